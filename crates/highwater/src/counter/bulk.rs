@@ -1,25 +1,24 @@
-//! Reading many sets of counters, one after the other.
+//! Bulk reads of many counter sets, with prefetch.
 //!
 //! A set with per-CPU words keeps its sum on two lines of its own, at an address that only the set
-//! knows. Read one by one, each costs a wait for memory. Here the lines of sets further on are
-//! asked for before they are needed.
+//! knows. Read one by one, each costs a cache miss. Here the lines of later sets are prefetched.
 
 use super::CounterSet;
 use crate::units::Estimate;
 
-/// Sets whose lines are asked for ahead. Chosen: two lines of each fill the queues of outstanding
-/// lines of processors of today.
+/// Sets prefetched ahead. Chosen: two lines of each fill the queues of outstanding lines of current
+/// processors.
 const AHEAD: usize = 16;
 
 impl<const N: usize> CounterSet<N> {
-    /// Shows `visit` what [`approximate_sum_of`](Self::approximate_sum_of) returns for each of many
-    /// sets, in their order: to compare objects of which few need an exact look.
+    /// Calls `visit` with the result of [`approximate_sum_of`](Self::approximate_sum_of) for each
+    /// of many sets, in their order: to compare objects of which few need an exact read.
     ///
     /// # Cost
     ///
-    /// The lines of a set with per-CPU words are asked for while those before it are read, so
-    /// that their latencies overlap. Measured on sets of 256 CPUs with cold caches: `highwater lab
-    /// victim`.
+    /// The lines of a set with per-CPU words are prefetched while those before it are read, so that
+    /// their latencies overlap. Measured on sets of 256 CPUs with cold caches:
+    /// `highwater lab victim`.
     ///
     /// # Panics
     ///
@@ -74,7 +73,7 @@ mod tests {
     #[test]
     fn many_sets_are_read_as_each_one_is() {
         // Goal: every set once, in order, as if read alone. Method: none, fewer and more sets than
-        // are asked for ahead, on one CPU and on several.
+        // are prefetched, on one CPU and on several.
         let mut random = crate::seed::rng(4);
         let layout = Layout::new(&Topology::flat(64), Regime::Atomic);
         for count in [0, 1, AHEAD - 1, AHEAD, AHEAD + 1, 100] {

@@ -1,4 +1,4 @@
-//! What counters of one machine have in common, made once and shared.
+//! Layout: topology, regime and batch shared by the counters of one machine.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::topology::Topology;
 
-/// Topology, regime and batch of counters, and how many sets of them may have per-CPU words.
+/// Topology, regime and batch of counters, and the limit on sets with per-CPU words.
 ///
 /// # Examples
 ///
@@ -33,26 +33,27 @@ pub struct Layout {
     pub(super) regime: Regime,
     pub(super) shape: Shape,
     blocks_max: u64,
-    /// Sets that have per-CPU words now.
+    /// Sets that currently have per-CPU words.
     ///
-    /// Written by: a set that is about to allocate them, or has given them back (relaxed). Read by:
+    /// Written by: a set that is about to allocate them, or has released them (relaxed). Read by:
     /// the same. Publishes: nothing.
     blocks: AtomicU64,
 }
 
 impl Layout {
-    /// A layout with a batch of [`BATCH_DEFAULT`], and no limit on per-CPU words but memory.
+    /// Returns a layout with a batch of [`BATCH_DEFAULT`], and no limit on per-CPU words but
+    /// memory.
     #[must_use]
     pub fn new(topology: &Topology, regime: Regime) -> Arc<Self> {
         let batch = const { Modulus::from_shift(BATCH_DEFAULT.ilog2()) };
         Arc::new(Self::with_modulus(topology, regime, batch, u64::MAX))
     }
 
-    /// A layout with another batch, of which at most `blocks_max` sets have per-CPU words at once:
-    /// the others count exactly, with atomic additions.
+    /// Returns a layout with another batch, of which at most `blocks_max` sets have per-CPU words
+    /// at once: the others count exactly, with atomic additions.
     ///
-    /// A smaller batch is more accurate and carries more often: the bounds and the carries per
-    /// event are proportional to it and to its inverse.
+    /// A smaller batch is more accurate and carries more often: the bounds are proportional to it,
+    /// and the carries per event to its inverse.
     ///
     /// # Errors
     ///
@@ -73,7 +74,8 @@ impl Layout {
 
     fn with_modulus(topology: &Topology, regime: Regime, batch: Modulus, blocks_max: u64) -> Self {
         let positions = topology.nr_online();
-        // As `Cells`: CPUs in gaps of the numbering have slots, and threads without rseq have one.
+        // As in `Cells`: CPUs in gaps of the numbering have slots, and threads without rseq have
+        // one.
         let apart = match regime {
             Regime::Restartable => topology.nr_cpus() - positions + 1,
             Regime::Atomic => topology.nr_cpus() - positions,
@@ -87,28 +89,29 @@ impl Layout {
         }
     }
 
-    /// How far an approximate sum can be off at rest once every CPU has added.
+    /// Returns the error bounds of an approximate sum at rest once every CPU has added.
     #[must_use]
     pub fn accuracy_max(&self) -> Accuracy {
         self.shape.accuracy_max
     }
 
-    /// Events from one carry of a CPU's word to the next, when all go one way.
+    /// Returns the number of events from one carry of a CPU's word to the next, when all go one
+    /// way.
     #[must_use]
     pub fn batch(&self) -> u64 {
         self.shape.leaf.get().unsigned_abs()
     }
 
-    /// Sets of this layout that have per-CPU words now. A statistic.
+    /// Returns the number of sets of this layout that have per-CPU words now. A statistic.
     #[must_use]
     pub fn nr_blocks(&self) -> u64 {
         // Relaxed: a statistic.
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// Books a set's per-CPU words; false where no more are allowed.
+    /// Reserves a set's per-CPU words; false where no more are allowed.
     pub(super) fn try_reserve_block(&self) -> bool {
-        // Relaxed: the number itself is all that matters.
+        // Relaxed: only the number itself matters.
         let booked = self.blocks.fetch_add(1, Ordering::Relaxed);
         let allowed = booked < self.blocks_max;
         if !allowed {

@@ -1,8 +1,9 @@
-//! All interleavings of two or three CPUs on the smallest trees and sets that have every part.
+//! Models: all interleavings of two or three CPUs on the smallest trees and sets that have every
+//! part.
 //!
 //! Three positions and a batch of 2 make a level between words and root: positions 0 and 1 share a
-//! node. The assembly is not compiled here; what is checked is the climb, words that several
-//! threads act on, the reads, and how a set gets its words.
+//! node. The assembly is not compiled here; the models check the climb, words that several threads
+//! act on, the reads, and how a set gets its words.
 
 use ::loom::model;
 
@@ -18,8 +19,8 @@ fn small_tree() -> Arc<CounterTree> {
     Arc::new(CounterTree::with_layout(&small_layout()))
 }
 
-/// As the small tree, with CPU 3 in the place of CPU 2, which has a word apart: it carries straight
-/// into the root.
+/// Like the small tree, with CPU 3 in the place of CPU 2, which has a word apart: it carries
+/// straight into the root.
 fn tree_with_a_word_apart() -> Arc<CounterTree> {
     let machine = Topology::with_offline(4, &[2]);
     let tree = CounterTree::with_batch(&machine, Regime::Atomic, 2);
@@ -75,9 +76,9 @@ fn carries_of_one_cpu_telescope() {
     });
 }
 
-// Goal: an addition that has returned is in every later sum and interval, whoever marked its slot.
-// Method: two threads touch one CPU's word; one that has returned reads while the other is at it.
-// -1 stays inside the word's neighbourhood if the other's 4 is there already.
+// Goal: an addition that has returned is in every later sum and interval, whichever thread marked
+// its slot. Method: two threads touch one CPU's word; one that has returned reads while the other
+// adds. -1 stays inside the word's neighbourhood if the other's 4 is there already.
 #[test]
 fn a_finished_addition_is_in_the_sums_of_touched_cpus() {
     for own in [1, -1] {
@@ -117,8 +118,8 @@ fn reads_in_flight_stay_inside_the_widened_bound() {
 }
 
 /// A thread that has updated, and reads while another updates, sees the sum with or without that.
-/// The other goes first as far as the model likes, so that what it has in hand can be carried on;
-/// with words that were added to before, or not.
+/// The other runs first as far as the model chooses, so that the amount it has in hand can be
+/// carried on; with words that were added to before, or not.
 fn assert_reads_own_update_among(
     make: fn() -> Arc<CounterTree>,
     own: (u32, i64),
@@ -167,10 +168,10 @@ fn assert_reads_among_updates_of_others(make: fn() -> Arc<CounterTree>, updates:
     });
 }
 
-// Goal: the interval of a read among updates holds a value that the sum had meanwhile.
-// Method: +1 rounds up to a carry of 2, which the node rounds up to 4. Another CPU below the same
-// node takes it down again: -2 carries -2, and the node -4. Who sees the second carry in the root
-// without the first must know that it is in hand, for no interval around -4 holds a sum.
+// Goal: the interval of a read among updates holds a value that the sum had meanwhile. Method: +1
+// rounds up to a carry of 2, which the node rounds up to 4. Another CPU below the same node takes
+// it down again: -2 carries -2, and the node -4. A reader that sees the second carry in the root
+// without the first must know that it is in hand, because no interval around -4 holds a sum.
 #[test]
 fn a_read_among_updates_holds_a_value_of_the_moment() {
     assert_reads_own_update_among(small_tree, (1, -2), (0, 1));
@@ -184,7 +185,7 @@ fn a_read_among_updates_of_one_word_holds_a_value_of_the_moment() {
     assert_reads_own_update_among(small_tree, (2, -3), (2, 1));
 }
 
-// Goal: a word that has no position in the tree is read as any other, at rest and among updates.
+// Goal: a word that has no position in the tree is read like any other, at rest and among updates.
 // Method: its carries meet those of a CPU, which go through a node, in the root.
 #[test]
 fn a_word_apart_is_in_the_reads_of_the_moment() {
@@ -201,8 +202,8 @@ fn a_word_apart_is_in_the_reads_of_the_moment() {
     });
 }
 
-// Goal: whoever sees a carry in the root sees how much of it may be rounding.
-// Method: +1 carries 2; a reader who has done nothing itself.
+// Goal: a reader that sees a carry in the root sees how much of it may be rounding. Method: +1
+// carries 2; a reader that has made no update itself.
 #[test]
 fn a_carry_is_not_seen_before_its_bounds() {
     model(|| {
@@ -219,8 +220,8 @@ fn a_carry_is_not_seen_before_its_bounds() {
     });
 }
 
-// Goal: a set that two CPUs come to at once gets one block, and loses nothing.
-// Method: the first CPU at home, two others that both bring a block; one reads what it has added.
+// Goal: a set that two CPUs first use at the same time gets one block, and loses nothing. Method:
+// the first CPU at home, two others that both bring a block; one reads its own addition.
 #[test]
 fn two_cpus_that_come_at_once_lose_nothing() {
     model(|| {
@@ -284,8 +285,8 @@ fn additions_without_words_lose_nothing() {
     }
 }
 
-// Goal: a peak never falls, and never reads as a `low` above its `high`.
-// Method: two observers; a reader that looks twice.
+// Goal: a peak never falls, and never reads as a `low` above its `high`. Method: two observers; a
+// reader that reads twice.
 #[test]
 fn a_peak_only_rises() {
     fn estimate(low: i64, high: i64) -> Estimate<i64> {

@@ -1,42 +1,42 @@
 //! Hierarchical per-CPU counters: one add to a per-CPU word, one load to read a sum, and an
 //! interval that holds the exact value.
 //!
-//! A counter that many CPUs write is either one shared word, which they fight over, or a word for
-//! each CPU, whose sum takes a walk over all of them. This one keeps a word for each CPU and lets
-//! what matters of it climb: when a word passes the middle between two multiples of its level's
-//! *modulus*, the difference is *carried* to a node that a few neighbours share, and from there on
-//! in larger and rarer steps to the root. The root alone is the approximate sum.
+//! A counter that many CPUs write is either one shared word, whose cache line they contend for, or
+//! a word for each CPU, whose sum takes a walk over all of them. This one keeps a per-CPU word and
+//! carries only the significant part: when a word passes the middle between two multiples of its
+//! level's *modulus*, the difference is *carried* to a node that a few neighbours share, and from
+//! there on in larger and rarer steps to the root. The root alone is the approximate sum.
 //!
 //! ```text
-//! 2x12x8x2 = 384 CPUs, batch 32                               words   modulus   who shares one
+//! 2x12x8x2 = 384 CPUs, batch 32                               words   modulus   shared by
 //!
-//!  root                 [ approximate sum ]                       1         -   everybody
+//!  root                 [ approximate sum ]                       1         -   all CPUs
 //!                     /         |           \
 //!  level 2    [ 0..63 ]    [ 64..127 ] .. [ 320..383 ]            6      2048   64 neighbours
 //!             /   |   \
 //!  level 1  [0..7]  .. [56..63]                                  48       256   8 neighbours
 //!           / | \
-//!  level 0  0 1 .. 7                                            384        32   nobody: per CPU
+//!  level 0  0 1 .. 7                                            384        32   none: per CPU
 //! ```
 //!
-//! Positions, not CPU numbers, are grouped: neighbours share caches ([`Topology::position`]).
-//! A tree of one word has no nodes: its word is the root, and every read is exact. Two kinds of
-//! words have no position, and carry straight into the root: in the restartable regime the extra
-//! slot, of threads without rseq and of CPUs that were not known when the tree was made; and the
-//! words of CPUs that were offline then, in gaps between the numbers of those that were not.
-//! A position for them would widen every level, and at a power of two add one.
+//! Positions, not CPU numbers, are grouped: neighbours share caches ([`Topology::position`]). A
+//! tree of one word has no nodes: its word is the root, and every read is exact. Two kinds of words
+//! have no position, and carry straight into the root: in the restartable regime the extra slot, of
+//! threads without rseq and of CPUs that were unknown when the tree was created; and the words of
+//! CPUs that were offline then, in gaps of the CPU numbering. Positions for them would widen every
+//! level, and at a power of two add one.
 //!
 //! # Rounding and carrying
 //!
 //! For a word `v` of a level with modulus `M`:
 //!
 //! ```text
-//! R(v) = M * floor((v + M/2) / M)     the nearest multiple of M, halves up: what the level above knows
-//! r(v) = v - R(v)                     the residual, in -M/2 ..= M/2 - 1:    what it does not know
+//! R(v) = M * floor((v + M/2) / M)     the nearest multiple of M, halves up: counted above
+//! r(v) = v - R(v)                     the residual, in -M/2 ..= M/2 - 1:    not counted above
 //! ```
 //!
-//! A word that goes from `old` to `new` carries `R(new) - R(old)`. Everything is taken modulo 2^64,
-//! which `M` divides, so that words may wrap around.
+//! A word that goes from `old` to `new` carries `R(new) - R(old)`. All arithmetic is modulo 2^64,
+//! which `M` divides, so words may wrap around.
 //!
 //! A carry, worked, on CPU 3 of the machine above:
 //!
@@ -48,14 +48,13 @@
 //! | node 0..63, M = 2048 | 512 | 256 | 768 | 0, still 0 | none: done |
 //!
 //! The word's residual went from 15 to -16, and the next 31 adds of one carry nothing. A word that
-//! moves within 15 of zero never carries: a counter that is filled and emptied costs nothing
-//! shared. (Rounding down carries through every level each time it crosses zero.) The price is
-//! moved, not abolished: a word that is moved to and fro across exactly 16, or 48, carries each
-//! time.
+//! moves within 15 of zero never carries: a counter that is filled and emptied writes nothing
+//! shared. (Rounding down carries through every level each time it crosses zero.) The cost is
+//! moved, not removed: a word that alternates across exactly 16, or 48, carries each time.
 //!
 //! If a carry is a multiple of a level's modulus, it cannot change residuals there and skips the
-//! level: a huge page (512) on 384 CPUs writes the word, skips level 1 and writes level 2.
-//! Nodes therefore are no subtotals; only their residuals mean something.
+//! level: a huge page (512) on 384 CPUs writes the word, skips level 1 and writes level 2. So nodes
+//! are not subtotals; only their residuals are meaningful.
 //!
 //! # The bound
 //!
@@ -65,10 +64,10 @@
 //! precise sum = root + sum of r(w) over per-CPU words + sum of r(x) over nodes
 //! ```
 //!
-//! because each update adds its delta to the left side, and on the right side each level splits
-//! what arrives into a change of residual and a carry, which arrives above. It does not matter how
-//! concurrent updates interleave: a carry is computed from the before and after values of its own
-//! atomic addition, so that the carries out of a word telescope to `R(current value)`.
+//! because each update adds its delta to the left side, and on the right side each level splits the
+//! amount that arrives into a change of residual and a carry, which arrives above. The interleaving
+//! of concurrent updates does not matter: a carry is computed from the before and after values of
+//! its own atomic addition, so the carries out of a word telescope to `R(current value)`.
 //!
 //! So the error is the sum of the residuals, and is bounded by the sum of their ranges. Residuals
 //! of level `l` are multiples of the modulus below it, `q`: they range over `-M/2 ..= M/2 - q`.
@@ -83,31 +82,31 @@
 //! A word without a position adds its own range, 16 and 15: in the restartable regime, that of the
 //! extra slot makes 18448 and 14991.
 //!
-//! **What it does not cover.** The bound is for a counter at rest. An update that has added to its
-//! word but not finished climbing holds a carry in hand that neither side of the equation sees. A
-//! carry out of a level with modulus `M` caused by a delta `d` is at most `|d|` rounded up to a
-//! multiple of `M`: residuals change by less than `M` in all up to there, and carries are multiples
-//! of `M`. So `k` updates in flight widen both ends by `k` times `|d|` rounded up to a multiple of
-//! the top modulus (2048 above): [`CounterTree::accuracy_in_flight`]. A thread can be preempted in
-//! mid-climb, and `k` is then at most the number of threads.
+//! **In flight.** The bound is for a counter at rest. An update that has added to its word but not
+//! finished climbing holds a carry in hand that neither side of the equation sees. A carry out of a
+//! level with modulus `M` caused by a delta `d` is at most `|d|` rounded up to a multiple of `M`:
+//! residuals change by less than `M` in all up to there, and carries are multiples of `M`. So `k`
+//! updates in flight widen both ends by `k` times `|d|` rounded up to a multiple of the top modulus
+//! (2048 above): [`CounterTree::accuracy_in_flight`]. A thread can be preempted in mid-climb, and
+//! `k` is then at most the number of threads.
 //!
-//! How the words lie in memory, what a read knows of updates in flight, and the orderings that it
-//! rests on, is told in the module `trees`.
+//! The module `trees` documents the memory layout, the accounting of updates in flight, and the
+//! orderings.
 //!
-//! # What is here
+//! # Types
 //!
 //! | type | for |
 //! |---|---|
 //! | [`CounterTree`] | one counter with words for all CPUs from the start |
-//! | [`CounterSet`] | a few counters of one object, which cost two cache lines until a second CPU comes |
-//! | [`Layout`] | what the counters of one machine share |
+//! | [`CounterSet`] | a few counters of one object, which cost two cache lines until a second CPU adds |
+//! | [`Layout`] | topology, regime and batch, shared by the counters of one machine |
 //! | [`Peak`] | the highest value seen, which never falls |
 //!
 //! Source: the percpu counter tree proposed for Linux by M. Desnoyers (v1 to v17, 2025 and 2026),
 //! for the tree, its arities, the carry computed from an operation's own values, and the skip.
 //! Deviation: rounding to nearest instead of down, which centres the error, halves the worst case
-//! and ends the ping-pong of carries around empty; grouping by position instead of number modulo
-//! width, which lets sharers be neighbours and needs fewer nodes where the number of CPUs is no
+//! and ends the ping-pong of carries around zero; grouping by position instead of number modulo
+//! width, so that sharers are neighbours and fewer nodes are needed where the number of CPUs is no
 //! power of two; bounds from the nodes that exist; 64-bit words.
 
 #[cfg(all(test, loom))]
@@ -136,19 +135,19 @@ pub use layout::Layout;
 pub use peak::Peak;
 pub use set::{CounterSet, Residue};
 
-/// Batch of a tree that is given none: of events that all go one way, every 32nd carries.
+/// Default batch of a tree: of events that all go one way, every 32nd carries.
 ///
-/// Chosen: what the kernel's proposal counts resident pages with.
+/// Chosen: the batch with which the kernel's proposal counts resident pages.
 pub const BATCH_DEFAULT: u32 = 32;
 
-/// How far the approximate sum of a counter at rest can be from the precise one:
+/// Bounds on the error of the approximate sum of a counter at rest:
 /// `precise - under <= approximate <= precise + over`. Both are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Accuracy {
-    /// Most by which the approximate sum is too low.
+    /// Maximum by which the approximate sum is too low.
     pub under: i64,
-    /// Most by which the approximate sum is too high.
+    /// Maximum by which the approximate sum is too high.
     pub over: i64,
 }
 
@@ -156,7 +155,7 @@ impl Accuracy {
     /// No error.
     const EXACT: Self = Self { under: 0, over: 0 };
 
-    /// What is known of the precise sum when the approximate one is `value`.
+    /// Returns the interval of the precise sum when the approximate one is `value`.
     fn around(self, value: i64) -> Estimate<i64> {
         Estimate {
             value,
@@ -169,7 +168,7 @@ impl Accuracy {
         self.under.saturating_add(self.over)
     }
 
-    /// The accuracy when another `amount` may be missing or too much.
+    /// Returns the accuracy when another `amount` may be missing or in excess.
     fn widened(self, amount: i64) -> Self {
         Self {
             under: self.under.saturating_add(amount),
@@ -177,7 +176,7 @@ impl Accuracy {
         }
     }
 
-    /// The accuracy of the sum of two.
+    /// Returns the accuracy of the sum of two.
     fn plus(self, other: Self) -> Self {
         Self {
             under: self.under.saturating_add(other.under),
@@ -198,7 +197,7 @@ pub enum BatchError {
     },
 }
 
-/// What an update cost beyond the word of its own CPU.
+/// The shared writes of an update, beyond the word of its own CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Climb {
@@ -235,7 +234,7 @@ pub struct CounterTree {
 const ONLY: usize = 0;
 
 impl CounterTree {
-    /// A counter at zero with a batch of [`BATCH_DEFAULT`].
+    /// Returns a counter at zero with a batch of [`BATCH_DEFAULT`].
     ///
     /// # Cost
     ///
@@ -246,7 +245,7 @@ impl CounterTree {
         Self::with_layout(&Layout::new(topology, regime))
     }
 
-    /// A counter at zero with a batch of its own; see [`Layout::with_batch`].
+    /// Returns a counter at zero with a batch of its own; see [`Layout::with_batch`].
     ///
     /// # Errors
     ///
@@ -256,11 +255,11 @@ impl CounterTree {
         Ok(Self::with_layout(&layout))
     }
 
-    /// A counter at zero that shares its layout.
+    /// Returns a counter at zero that shares its layout.
     ///
     /// # Panics
     ///
-    /// When memory cannot be had.
+    /// When memory cannot be allocated.
     #[must_use]
     pub fn with_layout(layout: &Arc<Layout>) -> Self {
         let trees = Trees::new(layout, 1).expect("memory for a counter's words");
@@ -271,9 +270,9 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// One add to this CPU's word ([`Cells::add`](crate::percpu::Cells::add)). One update by one in
-    /// 32 at most (one in `batch`) also adds to a shared node, and ever fewer to each level above;
-    /// the result says how many. No locks, no system calls, no allocation.
+    /// One add to this CPU's word ([`Cells::add`](crate::percpu::Cells::add)). At most one update
+    /// by one in 32 (one in `batch`) also adds to a shared node, and ever fewer to each level
+    /// above; the result tells how many. No locks, no system calls, no allocation.
     #[inline]
     pub fn add(&self, delta: i64) -> Climb {
         self.trees.add(ONLY, delta)
@@ -293,7 +292,7 @@ impl CounterTree {
         self.trees.add_on(cpu, ONLY, delta)
     }
 
-    /// The sum as last carried to the root, and the interval that holds the precise one.
+    /// Returns the sum as last carried to the root, and the interval that holds the precise one.
     ///
     /// # Accuracy
     ///
@@ -305,7 +304,7 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// Loads of two lines: one is written once in a thousand events or so, the other once for each
+    /// Loads two lines: one is written about once in a thousand events, the other once for each
     /// CPU. O(1).
     #[must_use]
     pub fn approximate_sum(&self) -> Estimate<i64> {
@@ -313,21 +312,21 @@ impl CounterTree {
         self.trees.accuracy(ONLY).around(root)
     }
 
-    /// As [`approximate_sum`](Self::approximate_sum), with an interval that also covers the updates
-    /// that were in flight at that moment.
+    /// Like [`approximate_sum`](Self::approximate_sum), with an interval that also covers the
+    /// updates that were in flight at that moment.
     ///
     /// # Accuracy
     ///
     /// `low..=high` holds a value that the sum had during the call, whatever runs meanwhile. (A
-    /// [`precise_sum`](Self::precise_sum) among updates promises no such thing.) At rest it is the
+    /// [`precise_sum`](Self::precise_sum) among updates gives no such guarantee.) At rest it is the
     /// interval of `approximate_sum`; each update that is caught between its word and the root
-    /// widens both ends by its delta rounded up to a multiple of the largest modulus.
-    /// Model: `counter::loom::a_read_among_updates_holds_a_value_of_the_moment`.
+    /// widens both ends by its delta rounded up to a multiple of the largest modulus. Model:
+    /// `counter::loom::a_read_among_updates_holds_a_value_of_the_moment`.
     ///
     /// # Cost
     ///
-    /// Loads two words of each CPU that ever carried. O(CPUs touched); updates pay two more adds to
-    /// their CPU's line for each carry, and nothing shared.
+    /// Loads two words of each CPU that ever carried. O(CPUs touched). Updates pay two more adds to
+    /// their CPU's line for each carry, and no shared write.
     #[must_use]
     pub fn approximate_sum_in_flight(&self) -> Estimate<i64> {
         let read = || {
@@ -338,14 +337,14 @@ impl CounterTree {
         accuracy.widened(in_hand).around(root)
     }
 
-    /// As [`approximate_sum`](Self::approximate_sum), for a count that is known not to be negative:
-    /// value and interval without what lies below zero.
+    /// Like [`approximate_sum`](Self::approximate_sum), for a count that is known not to be
+    /// negative: value and interval are clamped at zero.
     #[must_use]
     pub fn approximate_sum_positive(&self) -> Estimate<u64> {
         self.approximate_sum().positive()
     }
 
-    /// The sum over the words of all CPUs.
+    /// Returns the sum over the words of all CPUs.
     ///
     /// # Accuracy
     ///
@@ -362,15 +361,15 @@ impl CounterTree {
         self.trees.precise_sum(ONLY)
     }
 
-    /// As [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: what a
-    /// walk among updates finds below zero is zero.
+    /// Like [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: a
+    /// negative result of a walk among updates is clamped to zero.
     #[must_use]
     pub fn precise_sum_positive(&self) -> u64 {
         positive(self.precise_sum())
     }
 
-    /// How far the approximate sum can be off at rest, given which CPUs have added so far: zero at
-    /// first, and never more than [`accuracy_max`](Self::accuracy_max).
+    /// Returns the error bounds of the approximate sum at rest, given which CPUs have added so far:
+    /// zero at first, and never more than [`accuracy_max`](Self::accuracy_max).
     ///
     /// # Cost
     ///
@@ -382,14 +381,14 @@ impl CounterTree {
         self.trees.accuracy(ONLY)
     }
 
-    /// How far the approximate sum can be off at rest once every CPU has added. Fixed by topology,
-    /// regime and batch.
+    /// Returns the error bounds of the approximate sum at rest once every CPU has added. Fixed by
+    /// topology, regime and batch.
     #[must_use]
     pub fn accuracy_max(&self) -> Accuracy {
         self.trees.layout.accuracy_max()
     }
 
-    /// CPUs that ever added, those of threads without rseq counted as one.
+    /// Returns the number of CPUs that ever added; threads without rseq count as one.
     ///
     /// # Cost
     ///
@@ -399,8 +398,8 @@ impl CounterTree {
         self.trees.cells.touched(ONLY).count()
     }
 
-    /// How far the approximate sum can ever be off while up to `updates` updates, each of a delta
-    /// of at most `delta_max` either way, have added to their word but not finished climbing.
+    /// Returns the error bounds of the approximate sum while up to `updates` updates, each with a
+    /// delta of at most `delta_max` either way, have added to their word but not finished climbing.
     ///
     /// # Accuracy
     ///
@@ -437,7 +436,7 @@ impl CounterTree {
         self.approximate_sum().compare(&other.approximate_sum())
     }
 
-    /// Compares the sum with `value`, and walks the CPUs only if the approximate sum cannot tell.
+    /// Compares the sum with `value`; walks the CPUs only if the approximate sum cannot tell.
     ///
     /// # Accuracy
     ///
@@ -445,14 +444,14 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// One load if the values lie further apart than the accuracy, else O(CPUs).
+    /// One load if the values are further apart than the accuracy, otherwise O(CPUs).
     #[must_use]
     pub fn precise_cmp_value(&self, value: i64) -> cmp::Ordering {
         precise_order_value((self.approximate_sum(), &|| self.precise_sum()), value)
     }
 
-    /// Compares two sums, and walks the CPUs only as far as the approximate sums cannot tell: first
-    /// those of the counter whose interval is wider, then if need be those of the other.
+    /// Compares two sums; walks the CPUs only as far as the approximate sums cannot tell: first
+    /// those of the counter with the wider interval, then if needed those of the other.
     ///
     /// # Accuracy
     ///
@@ -460,7 +459,7 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// Two loads if the sums lie further apart than both accuracies, else O(CPUs).
+    /// Two loads if the sums are further apart than both accuracies, otherwise O(CPUs).
     #[must_use]
     pub fn precise_cmp(&self, other: &Self) -> cmp::Ordering {
         precise_order(
@@ -469,13 +468,14 @@ impl CounterTree {
         )
     }
 
-    /// How the per-CPU words are written.
+    /// Returns how the per-CPU words are written.
     #[must_use]
     pub fn regime(&self) -> Regime {
         self.trees.layout.regime
     }
 
-    /// Events from one carry of a CPU's word to the next, when all go one way.
+    /// Returns the number of events from one carry of a CPU's word to the next, when all go one
+    /// way.
     #[must_use]
     pub fn batch(&self) -> u64 {
         self.trees.layout.batch()
@@ -489,13 +489,13 @@ impl CounterTree {
     ///
     /// # Panics
     ///
-    /// When they do not agree, or a node holds what cannot have been carried into it.
+    /// When they do not agree, or a node holds a value that cannot have been carried into it.
     pub fn check_invariants(&self) {
         self.trees.check_invariants(ONLY);
     }
 }
 
-/// The ordering, if the comparison found one.
+/// Returns the ordering, if the comparison found one.
 fn decided(comparison: Comparison) -> Option<cmp::Ordering> {
     match comparison {
         Comparison::Less => Some(cmp::Ordering::Less),
@@ -504,11 +504,11 @@ fn decided(comparison: Comparison) -> Option<cmp::Ordering> {
     }
 }
 
-/// A sum as its interval, and how to know it exactly.
+/// A sum: its interval, and a function that returns it exactly.
 type Sum<'a> = (Estimate<i64>, &'a dyn Fn() -> i64);
 
-/// The order of two sums. Only where the intervals overlap is one known exactly, the one of the
-/// wider interval, and only if that leaves it open the other.
+/// Returns the order of two sums. Only where the intervals overlap is one read exactly, the one of
+/// the wider interval, and the other only if that does not decide.
 fn precise_order(mine: Sum<'_>, theirs: Sum<'_>) -> cmp::Ordering {
     let width = |sum: &Sum<'_>| sum.0.high.saturating_sub(sum.0.low);
     decided(mine.0.compare(&theirs.0)).unwrap_or_else(|| {
@@ -520,12 +520,12 @@ fn precise_order(mine: Sum<'_>, theirs: Sum<'_>) -> cmp::Ordering {
     })
 }
 
-/// The order of a sum and a value.
+/// Returns the order of a sum and a value.
 fn precise_order_value(sum: Sum<'_>, value: i64) -> cmp::Ordering {
     decided(sum.0.compare_value(value)).unwrap_or_else(|| (sum.1)().cmp(&value))
 }
 
-/// `value`, or zero where it is negative.
+/// Returns `value`, or zero where it is negative.
 fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }

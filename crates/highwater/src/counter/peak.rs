@@ -1,10 +1,11 @@
-//! The highest value that a count ever had, known as an interval, which never falls.
+//! Peak (high-water mark): the highest value that a count ever had, as an interval that never
+//! falls.
 //!
-//! A peak cannot be settled by reading exactly each time a count grows: that is a walk for each
-//! page. Nor may it mix approximate and exact readings in one number: the kernel's high-water mark
-//! of resident memory did, and was seen to decrease. Here two marks are kept, and both only rise:
-//! what the count certainly reached, and what it cannot have exceeded at any moment that was looked
-//! at.
+//! Reading exactly each time a count grows is too expensive for a peak: that is a walk for each
+//! page. Nor may one number mix approximate and exact readings: the kernel's high-water mark of
+//! resident memory did, and was seen to decrease. Here two marks are kept, and both only rise: a
+//! value that the count certainly reached, and one that it cannot have exceeded at any moment that
+//! was observed.
 //!
 //! **Invariant.** `low <= highest observed value <= high`, and neither mark ever decreases.
 //!
@@ -32,10 +33,10 @@ use crate::units::Estimate;
 /// ```
 #[derive(Debug)]
 pub struct Peak {
-    /// Written by: observers (maximum, Release). Read by: anybody (Acquire). Publishes: a `high` at
-    /// least as high.
+    /// Written by: observers (maximum, Release). Read by: any thread (Acquire). Publishes: a `high`
+    /// at least as high.
     low: AtomicI64,
-    /// Written by: observers, before `low` (maximum, relaxed). Read by: anybody, after `low`.
+    /// Written by: observers, before `low` (maximum, relaxed). Read by: any thread, after `low`.
     /// Publishes: nothing.
     high: AtomicI64,
 }
@@ -47,7 +48,7 @@ impl Default for Peak {
 }
 
 impl Peak {
-    /// The peak of a count that starts at zero.
+    /// Returns the peak of a count that starts at zero.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -56,7 +57,7 @@ impl Peak {
         }
     }
 
-    /// Takes note of a reading.
+    /// Records a reading.
     ///
     /// # Cost
     ///
@@ -65,7 +66,7 @@ impl Peak {
         self.raise(now.low, now.high);
     }
 
-    /// Takes note of a reading, and reads exactly if it might be a new peak.
+    /// Records a reading, and reads exactly if it might be a new peak.
     ///
     /// # Accuracy
     ///
@@ -76,7 +77,7 @@ impl Peak {
     /// As [`observe`](Self::observe), and a call of `precise` while the upper end of the reading is
     /// above the peak's.
     pub fn settle(&self, now: Estimate<i64>, precise: impl FnOnce() -> i64) {
-        // Relaxed: only decides whether to look.
+        // Relaxed: only decides whether to read exactly.
         if now.high > self.high.load(Ordering::Relaxed) {
             let precise = precise();
             self.raise(precise, precise);
@@ -85,7 +86,7 @@ impl Peak {
         }
     }
 
-    /// The highest value so far; neither end is ever below what an earlier call returned.
+    /// Returns the highest value so far; neither end is ever below that of an earlier call.
     ///
     /// # Cost
     ///
@@ -105,7 +106,7 @@ impl Peak {
     }
 
     fn raise(&self, low: i64, high: i64) {
-        // Relaxed: published by the Release below. The first looks keep the line clean when nothing
+        // Relaxed: published by the Release below. The loads keep the line clean when nothing
         // rises.
         if self.high.load(Ordering::Relaxed) < high {
             self.high.fetch_max(high, Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! The shape of a counter tree: how many levels and nodes, and the arithmetic of rounding.
+//! The shape of a counter tree: its levels and nodes, and the arithmetic of rounding.
 
 use std::iter;
 
 use super::Accuracy;
 use crate::percpu::Touched;
 
-/// Number of CPUs that share a parent, as a power of two, for each level from the CPUs up, by the
-/// order of the tree: the logarithm of the number of positions, rounded up.
+/// Number of CPUs that share a parent, as a power of two, for each level from the CPUs up, indexed
+/// by the order of the tree: the logarithm of the number of positions, rounded up.
 ///
 /// Three levels up to 512 CPUs, four up to 4,096, five beyond; the larger fan-ins are at the CPU
 /// end, where sharers are neighbours.
@@ -37,7 +37,7 @@ const ARITIES: [&[u32]; 21] = [
     &[4, 4, 4, 4, 4],
 ];
 
-// Each row reaches exactly as many CPUs as its order says.
+// Each row reaches exactly as many CPUs as its order.
 const _: () = {
     let mut order = 0;
     while order < ARITIES.len() {
@@ -51,7 +51,7 @@ const _: () = {
     }
 };
 
-/// Most positions that a tree can have.
+/// Maximum positions of a tree.
 const POSITIONS_MAX: usize = 1 << (ARITIES.len() - 1);
 
 /// The power of two to whose multiples the words of one level are rounded.
@@ -80,29 +80,31 @@ impl Modulus {
         self.get() / 2
     }
 
-    /// Which multiple of the modulus is nearest to `value`; halves round up.
+    /// Returns which multiple of the modulus is nearest to `value`; halves round up.
     const fn quotient(self, value: i64) -> i64 {
         value.wrapping_add(self.half()) >> self.shift
     }
 
-    /// The nearest multiple of the modulus: the part of `value` that the level above knows of.
+    /// Returns the nearest multiple of the modulus: the part of `value` that the level above
+    /// counts.
     pub(super) const fn rounded(self, value: i64) -> i64 {
         self.quotient(value) << self.shift
     }
 
-    /// What rounding leaves, from `-half()` to `half() - 1`: the part that the level above misses.
+    /// Returns the rest of rounding, from `-half()` to `half() - 1`: the part that the level above
+    /// misses.
     pub(super) const fn residual(self, value: i64) -> i64 {
         value.wrapping_sub(self.rounded(value))
     }
 
-    /// What an update of a word from `old` to `new` adds to the level above:
+    /// Returns the amount that an update of a word from `old` to `new` adds to the level above:
     /// `rounded(new) - rounded(old)`, also when the word wraps around.
     #[inline]
     pub(super) const fn carry(self, old: i64, new: i64) -> i64 {
         self.quotient(new).wrapping_sub(self.quotient(old)) << self.shift
     }
 
-    /// Whether adding `amount` leaves every residual as it is.
+    /// Whether adding `amount` leaves every residual unchanged.
     pub(super) const fn divides(self, amount: i64) -> bool {
         amount & (self.get() - 1) == 0
     }
@@ -121,32 +123,32 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// Index of the node above `position`.
+    /// Returns the index of the node above `position`.
     pub(super) const fn node(&self, position: usize) -> usize {
         self.first + (position >> self.span_shift)
     }
 }
 
-/// Levels, nodes and accuracy of a tree over some number of positions, and of words beside it that
-/// have no position: the extra slot's, and those of CPUs that were offline when they were numbered.
-/// Such a word carries straight into the root.
+/// Levels, nodes and accuracy of a tree over some number of positions, and of words that have no
+/// position: the extra slot's, and those of CPUs that were offline when they were numbered. Such a
+/// word carries straight into the root.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     positions: usize,
-    /// Of the per-CPU words: the batch.
+    /// Modulus of the per-CPU words: the batch.
     pub(super) leaf: Modulus,
-    /// Of the level right below the root: the largest step that the root makes at once.
+    /// Modulus of the level right below the root: the largest step that the root makes at once.
     top: Modulus,
-    /// From the CPUs up, without the root.
+    /// Levels from the CPUs up, without the root.
     pub(super) levels: Box<[Level]>,
     /// All shared nodes, the root included. None for a single word, which is the root.
     pub(super) nr_nodes: usize,
-    /// Once every word was added to.
+    /// Accuracy once every word was added to.
     pub(super) accuracy_max: Accuracy,
 }
 
 impl Shape {
-    /// A tree over `positions`, and `apart` words without a position.
+    /// Returns a tree over `positions`, with `apart` words without a position.
     pub(super) fn new(positions: usize, apart: usize, leaf: Modulus) -> Self {
         assert!(
             (1..=POSITIONS_MAX).contains(&positions),
@@ -189,7 +191,7 @@ impl Shape {
         shape
     }
 
-    /// The levels above the word at `position`; none above a word without one.
+    /// Returns the levels above the word at `position`; none above a word without one.
     pub(super) fn levels_above(&self, position: usize) -> &[Level] {
         match position < self.positions {
             true => &self.levels,
@@ -197,15 +199,15 @@ impl Shape {
         }
     }
 
-    /// How far the root can be off, given the slots that were ever added to, as positions: the
-    /// residuals of all other words and nodes are zero.
+    /// Returns the error bounds of the root, given the slots that were ever added to, as positions:
+    /// the residuals of all other words and nodes are zero.
     pub(super) fn accuracy_of(&self, touched: &Touched) -> Accuracy {
         let words = touched.iter().count();
         self.accuracy(words, |span_shift| touched.runs(span_shift, self.positions))
     }
 
-    /// How far the root can be off while that many words, and for each level that many runs of
-    /// `1 << s` neighbours, have residuals.
+    /// Returns the error bounds of the root while `words` words, and for each level `nodes(s)` runs
+    /// of `1 << s` neighbours, have residuals.
     ///
     /// Residuals are the multiples of a level's quantum from `-half` to `half - quantum`.
     fn accuracy(&self, words: usize, nodes: impl Fn(u32) -> usize) -> Accuracy {
@@ -221,8 +223,8 @@ impl Shape {
         accuracy
     }
 
-    /// Most that an update of `delta` can have in hand between two levels: the delta, rounded up to
-    /// a multiple of the largest modulus.
+    /// Returns the maximum that an update of `delta` can have in hand between two levels: the
+    /// delta, rounded up to a multiple of the largest modulus.
     pub(super) fn in_hand_max(&self, delta: u64) -> i64 {
         let below = self.top.get().unsigned_abs() - 1;
         let carry = delta.saturating_add(below) & !below;

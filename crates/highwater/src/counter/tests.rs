@@ -1,4 +1,5 @@
-//! The arithmetic exhaustively, the shape against its source's figures, the tree against a model.
+//! Counter trees: the arithmetic exhaustively, the shape against its source's figures, the tree
+//! against a model.
 
 use super::shape::{Modulus, Shape};
 use super::*;
@@ -9,7 +10,7 @@ use crate::sync::thread;
 
 const REGIMES: [Regime; 2] = [Regime::Restartable, Regime::Atomic];
 
-/// Seed of a test's traffic: `SEED` in the environment, or its own.
+/// Returns the seed of a test's traffic: `SEED` in the environment, or its own.
 fn seed(own: u64) -> u64 {
     std::env::var("SEED").map_or(own, |text| text.parse().expect("SEED is a number"))
 }
@@ -24,12 +25,12 @@ fn assert_at_rest(tree: &CounterTree, sum: i64) {
     tree.check_invariants();
 }
 
-/// Nearest multiple, halves up, by division in wider numbers.
+/// Returns the nearest multiple, halves up, by division in wider numbers.
 fn rounded_by_division(value: i128, modulus: i128) -> i128 {
     (value + modulus / 2).div_euclid(modulus) * modulus
 }
 
-/// The low 64 bits.
+/// Returns the low 64 bits.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "wrap-around is what is tested"
@@ -117,8 +118,8 @@ fn every_position_is_below_a_node_of_each_level() {
     }
 }
 
-// Goal: the tree counts what a plain number counts, through wrap-around too.
-// Method: random CPUs and deltas of every size against a wrapping model.
+// Goal: the tree counts like a plain number, through wrap-around too. Method: random CPUs and
+// deltas of every size against a wrapping model.
 #[test]
 fn random_updates_match_a_model() {
     let seed = seed(11);
@@ -143,8 +144,8 @@ fn random_updates_match_a_model() {
     }
 }
 
-// Goal: the corners of the word, and updates of nothing.
-// Method: the extremes of 32 and 64 bits in a row that cancels, checked after each.
+// Goal: the corners of the word, and updates by zero. Method: the extremes of 32 and 64 bits in a
+// row that cancels, checked after each.
 #[test]
 fn extreme_updates_cancel() {
     for nr_cpus in [1, 2, 384] {
@@ -167,8 +168,8 @@ fn extreme_updates_cancel() {
     }
 }
 
-// Goal: updates from many threads are exact in both regimes, with and without rseq.
-// Method: more threads than CPUs, each adding once as it is and once from an unregistered thread.
+// Goal: updates from many threads are exact in both regimes, with and without rseq. Method: more
+// threads than CPUs, each adding once registered and once from an unregistered thread.
 #[test]
 fn concurrent_updates_are_exact() {
     let seed = seed(12);
@@ -202,9 +203,9 @@ fn concurrent_updates_are_exact() {
 }
 
 // Goal: the extra slot has no position in the tree: the bound of the restartable regime is that of
-// the atomic one and one residual, also where one position more would begin a level, and it is
+// the atomic one plus one residual, also where one position more would begin a level, and it is
 // reached. Method: trees over as many CPUs as are here and over many more; every residual that can
-// be filled from here is, by a thread on each CPU and by one without rseq.
+// be filled from here is filled, by a thread on each CPU and by one without rseq.
 #[test]
 fn threads_without_rseq_cost_the_bound_one_residual() {
     let cpus = allowed_cpus();
@@ -277,7 +278,7 @@ fn words_and_interval_follow_the_cpus_that_were_online() {
     }
 }
 
-/// What a word of a batch of 32 can hide.
+/// The error that a word with a batch of 32 can hide.
 const ONE_WORD: Accuracy = Accuracy {
     under: 15,
     over: 16,
@@ -288,8 +289,8 @@ const ONE_WORD: Accuracy = Accuracy {
 struct Filled(std::collections::BTreeSet<usize>);
 
 impl Filled {
-    /// What to add at `position` so that its word, and every node above it that is not filled yet,
-    /// is at the extreme of its residual: the upper one for a positive sign.
+    /// Returns the amount to add at `position` so that its word, and every node above it that is
+    /// not filled yet, is at the extreme of its residual: the upper one for a positive sign.
     fn next(&mut self, tree: &CounterTree, position: usize, sign: i64) -> i64 {
         let shape = &tree.trees.layout.shape;
         let levels = shape.levels_above(position).iter();
@@ -301,7 +302,7 @@ impl Filled {
     }
 }
 
-/// The upper end of a level's residuals for a positive sign, else the lower one.
+/// Returns the upper end of a level's residuals for a positive sign, otherwise the lower one.
 fn extreme(modulus: Modulus, quantum: i64, sign: i64) -> i64 {
     if sign > 0 {
         modulus.half() - quantum
@@ -317,9 +318,9 @@ fn assert_worst_case(tree: &CounterTree, sign: i64) {
     tree.check_invariants();
 }
 
-// Goal: the in-flight term is reached exactly, and not exceeded in that state.
-// Method: fill every residual; let one update of `delta` carry up to the root but not into it, as
-// if preempted there; fill the residuals on its path again. All that it carries is missing.
+// Goal: the in-flight term is reached exactly, and not exceeded in that state. Method: fill every
+// residual; let one update of `delta` carry up to the root but not into it, as if preempted there;
+// fill the residuals on its path again. Its whole carry is missing.
 #[test]
 fn in_flight_carries_reach_their_bound() {
     for nr_cpus in [2, 3, 8, 64, 384, 1024] {
@@ -357,7 +358,7 @@ fn in_flight_carries_reach_their_bound() {
 
 // Goal: one thread that hops over 384 CPUs, mapping and unmapping, is seen almost truly: the
 // kernel's counters are off by hundreds of MiB there, and rounding down by 80 MiB on average.
-// Method: random CPUs and sizes around one GiB; the error's root mean square is what counts.
+// Method: random CPUs and sizes around one GiB; the root mean square of the error is checked.
 #[test]
 fn hopping_over_384_cpus_keeps_the_error_small() {
     let seed = seed(13);
@@ -389,8 +390,8 @@ fn hopping_over_384_cpus_keeps_the_error_small() {
     );
 }
 
-// Goal: a counter that moves around empty costs no shared write, on any CPU.
-// Method: the traffic that makes rounding down carry three times for every single update.
+// Goal: a counter that moves around zero costs no shared write, on any CPU. Method: the traffic
+// that makes rounding down carry three times for every single update.
 #[test]
 fn moving_around_empty_writes_nothing_shared() {
     let tree = atomic_tree(384);
@@ -431,9 +432,9 @@ fn carries_are_rare_and_skip_levels() {
     assert_at_rest(&tree, 65_536 + 512 + 2048);
 }
 
-// Goal: neighbours in position share nodes, whatever their numbers.
-// Method: a machine whose second threads are numbered 32 above the first ones; the four threads of
-// two cores must fill one node of level 1, and what it carries the one of level 2 above it.
+// Goal: neighbours in position share nodes, whatever their numbers. Method: a machine whose second
+// threads are numbered 32 above the first ones; the four threads of two cores must fill one node of
+// level 1, whose carry goes to one node of level 2.
 #[test]
 fn updates_climb_through_the_node_of_their_position() {
     let tree = CounterTree::new(&Topology::siblings_apart(32), Regime::Atomic);
@@ -450,9 +451,9 @@ fn updates_climb_through_the_node_of_their_position() {
     assert_at_rest(&tree, 128);
 }
 
-// Goal: the interval is that of the CPUs that have added, and is reached by an adversary on them.
-// Method: add on a few CPUs; what their words and the nodes above them can hide is the bound, and
-// residuals filled to either end make an error of exactly that.
+// Goal: the interval is that of the CPUs that have added, and an adversary on them reaches it.
+// Method: add on a few CPUs; the sum of the ranges of their words and the nodes above them is the
+// bound, and residuals filled to either end make an error of exactly that.
 #[test]
 fn the_interval_is_that_of_the_touched_cpus() {
     let bound_of = |cpus: &[usize]| {
@@ -484,8 +485,8 @@ fn the_interval_is_that_of_the_touched_cpus() {
 }
 
 // Goal: the read among updates is as wide as the one at rest when nothing is in flight, and covers
-// what an update has in hand.
-// Method: an update that has begun and not ended, with its carry taken out of the root again.
+// the amount that an update has in hand. Method: an update that has begun and not ended, with its
+// carry taken out of the root again.
 #[test]
 fn an_update_in_hand_widens_the_read_among_updates() {
     let tree = atomic_tree(384);
@@ -499,8 +500,8 @@ fn an_update_in_hand_widens_the_read_among_updates() {
     assert!(tree.approximate_sum_in_flight().contains(100_000));
 }
 
-// Goal: comparisons say what is certain, exactly up to the edge of the interval.
-// Method: values on both sides of both edges; then precise ones around the sum itself.
+// Goal: comparisons are certain exactly up to the edge of the interval. Method: values on both
+// sides of both edges; then precise ones around the sum itself.
 #[test]
 fn comparisons_are_sharp_at_the_edges() {
     for nr_cpus in [1, 2, 8, 384] {
@@ -545,8 +546,8 @@ fn counters_of_different_accuracy_compare_exactly() {
     }
 }
 
-// Goal: what lies below zero is cut off where a count cannot be negative.
-// Method: a counter below, around and above zero.
+// Goal: reads of a count that cannot be negative are clamped at zero. Method: a counter below,
+// around and above zero.
 #[test]
 fn positive_reads_stop_at_zero() {
     let tree = atomic_tree(8);

@@ -1,40 +1,40 @@
-//! The trees of a few counters in one block: per-CPU words side by side in a slot, nodes side by
+//! The memory of a few counters in one block: per-CPU words side by side in a slot, nodes side by
 //! side in a line.
 //!
 //! ```text
 //! slot of a CPU    [ member 0 | member 1 | .. | begun | ended ]     one line, written by that CPU
 //! node             [ member 0 | member 1 | .. ]                     one line, shared by neighbours
-//! root             [ member 0 | member 1 | .. ]                     one line, read by everybody
+//! root             [ member 0 | member 1 | .. ]                     one line, read by all
 //! bounds           [ over of each | under of each ]                 the next one, hardly ever written
 //! ```
 //!
-//! Root and bounds are all that a cheap read visits: two lines beside each other, which processors
-//! fetch together, at the address that the counter knows.
+//! A cheap read visits only root and bounds: two adjacent lines, which processors fetch together,
+//! at the address that the counter knows.
 //!
-//! # What a read knows
+//! # Accuracy of a read
 //!
-//! *At rest*, the error of the root is the sum of the residuals, and residuals exist only where
-//! somebody added. `bounds` holds the sum of their ranges over the words and nodes that were
+//! *At rest*, the error of the root is the sum of the residuals, and residuals exist only in words
+//! that were added to. `bounds` holds the sum of their ranges over the words and nodes that were
 //! touched: it is raised before the first addition on a CPU can be seen, never lowered, and read
 //! after the root.
 //!
 //! *With updates in flight*, each may hold a carry in hand between two levels. An update that
 //! leaves its word's neighbourhood adds the most that it can have in hand to `begun` of its CPU
-//! before it starts, and to `ended` when it is done; those that stay inside have nothing in hand. A
-//! reader sums `ended`, reads the root, then sums `begun`: the difference bounds what was in hand
-//! when the root was read. An update seen to have ended is in the root that is read afterwards; one
-//! whose carries had any influence on that root, through however many other updates, is seen to
-//! have begun.
+//! before it starts, and to `ended` when it is done; an update that stays inside has nothing in
+//! hand. A reader sums `ended`, reads the root, then sums `begun`: the difference bounds the amount
+//! in hand when the root was read. An update seen to have ended is in the root that is read
+//! afterwards; one whose carries had any influence on that root, through however many other
+//! updates, is seen to have begun.
 //!
 //! | edge | by | why |
 //! |---|---|---|
-//! | `begun` before the word | `AcqRel` of the word | who carries on from a word knows who moved it |
+//! | `begun` before the word | `AcqRel` of the word | an update that carries on from a word sees the `begun` of those that moved it |
 //! | word before nodes, nodes before the root | `AcqRel` of each node | the same for nodes |
-//! | root before `begun` is summed | Acquire of the root | what had influence has begun |
-//! | root before `ended` | `AcqRel` of `ended` | what has ended is in the root |
+//! | root before `begun` is summed | Acquire of the root | updates with influence have begun |
+//! | root before `ended` | `AcqRel` of `ended` | updates that have ended are in the root |
 //! | `ended` is summed before the root | Acquire of `ended` | the other half |
 //!
-//! In the restartable regime the edges of words, `begun` and `ended` are the processor's: its
+//! In the restartable regime the processor gives the edges of words, `begun` and `ended`: its
 //! stores are seen in program order.
 
 use std::collections::TryReserveError;
@@ -47,7 +47,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::units::CpuId;
 
-/// Most counters in one block: with `begun` and `ended` their words fill no more than a line.
+/// Maximum counters in one block: with `begun` and `ended` their words fill at most a line.
 pub(super) const MEMBERS_MAX: usize = 4;
 
 /// A node that several CPUs add to, on a cache line of its own.
@@ -66,9 +66,9 @@ impl Node {
     }
 }
 
-/// What the touched words and nodes of each member can hide.
+/// The error that the touched words and nodes of each member can hide.
 ///
-/// Written by: whoever is first to add on a CPU (relaxed maximum). Read by: readers of the root.
+/// Written by: the first update on a CPU (relaxed maximum). Read by: readers of the root.
 /// Publishes: nothing; the mark of the CPU's slot does.
 #[repr(align(64))]
 struct Bounds {
@@ -76,12 +76,12 @@ struct Bounds {
     under: [AtomicI64; MEMBERS_MAX],
 }
 
-/// What cheap reads visit.
+/// The lines that cheap reads visit.
 #[repr(C, align(128))]
 struct Front {
     /// As a [`Node`].
     root: [AtomicI64; MEMBERS_MAX],
-    /// There is a single slot: its words are the roots.
+    /// Whether there is a single slot: its words are the roots.
     has_one_slot: bool,
     bounds: Bounds,
 }
@@ -97,14 +97,14 @@ pub(super) struct Trees {
     members: usize,
     /// Level 0: a word for each member, then `begun` and `ended`.
     pub(super) cells: Cells,
-    /// Of the levels between the words and the root, level 1 first.
+    /// Nodes of the levels between the words and the root, level 1 first.
     nodes: Box<[Node]>,
     /// For each member, the positions that were ever added to.
     positions: Box<[Touched]>,
 }
 
 impl Trees {
-    /// Counters at zero.
+    /// Returns counters at zero.
     pub(super) fn new(layout: &Arc<Layout>, members: usize) -> Result<Self, TryReserveError> {
         assert!(
             (1..=MEMBERS_MAX).contains(&members),
@@ -113,7 +113,7 @@ impl Trees {
         let nr_cpus = layout.topology.nr_cpus();
         let band = Some(layout.shape.leaf.shift());
         let cells = Cells::try_new(layout.regime, nr_cpus, members + 2, band)?;
-        // The root lies elsewhere, and is not added to when there is a single slot.
+        // The root is in `front`, and is not added to when there is a single slot.
         let nr_nodes = layout.shape.nr_nodes.saturating_sub(1);
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(nr_nodes)?;
@@ -140,7 +140,7 @@ impl Trees {
         })
     }
 
-    /// Adds as [`add`](Self::add) if that takes no more than a plain store. Whether it was added.
+    /// Adds like [`add`](Self::add) if that takes only a plain store. Returns whether it was added.
     #[inline(always)]
     pub(super) fn try_add_here(&self, member: usize, delta: i64) -> bool {
         self.cells.try_add_here(member, delta)
@@ -149,7 +149,7 @@ impl Trees {
     /// Adds on the CPU that the calling thread runs on.
     #[inline]
     pub(super) fn add(&self, member: usize, delta: i64) -> Climb {
-        // Every block has all words of its line, and members are checked by those who have them.
+        // Every block has all words of its line, and callers check members.
         if self.cells.try_add_known(member, delta) {
             return Climb::default();
         }
@@ -165,7 +165,7 @@ impl Trees {
         self.add_and_climb(Some(cpu), member, delta)
     }
 
-    /// Adds what may leave its word's neighbourhood, or is the first addition on its CPU.
+    /// Adds a delta that may leave its word's neighbourhood, or is the first on its CPU.
     #[inline(never)]
     fn add_and_climb(&self, cpu: Option<CpuId>, member: usize, delta: i64) -> Climb {
         debug_assert!(member < self.members);
@@ -174,7 +174,7 @@ impl Trees {
             None => self.cells.add_covered(word, delta, cover),
             Some(cpu) => self.cells.add_covered_on(cpu, word, delta, cover),
         };
-        // A delta beyond half the range of words is in no estimate's reach anyway.
+        // A delta beyond half the range of words is out of every estimate's range anyway.
         let in_hand = self.layout.shape.in_hand_max(delta.unsigned_abs());
         let in_hand = in_hand.min(1 << 60);
         add(self.begun(), in_hand, &|_| ());
@@ -221,8 +221,8 @@ impl Trees {
         climb
     }
 
-    /// Widens the bounds by what the slot's word, and the nodes above it, can hide. Idempotent, and
-    /// complete when it returns, whoever else covers the same slot.
+    /// Widens the bounds by the error that the slot's word, and the nodes above it, can hide.
+    /// Idempotent, and complete when it returns, whichever other threads cover the same slot.
     fn cover(&self, member: usize, slot: usize) {
         if self.front.has_one_slot {
             return;
@@ -230,23 +230,25 @@ impl Trees {
         let positions = &self.positions[member];
         positions.mark(self.position(slot));
         let accuracy = self.layout.shape.accuracy_of(positions);
-        // Relaxed: see `Bounds`. Of two that cover, each has at least its own mark in its sum.
+        // Relaxed: see `Bounds`. Of two threads that cover, each has at least its own mark in its
+        // sum.
         self.front.bounds.over[member].fetch_max(accuracy.over, Ordering::Relaxed);
         self.front.bounds.under[member].fetch_max(accuracy.under, Ordering::Relaxed);
     }
 
-    /// What the root holds.
+    /// Returns the value of the root.
     #[inline]
     pub(super) fn root(&self, member: usize) -> i64 {
         if self.front.has_one_slot {
             return self.cells.precise_sum(member);
         }
-        // Acquire. Pairs with the Release in `climb`: what had influence on the root has begun and
-        // is within the bounds. Words hold 63 bits, so more means nothing.
+        // Acquire. Pairs with the Release in `climb`: updates with influence on the root have begun
+        // and are within the bounds. Words hold 63 bits, so the top bit means nothing.
         self.front.root[member].load(Ordering::Acquire) << 1 >> 1
     }
 
-    /// How far the root can be off at rest, given which CPUs have added. To be read after the root.
+    /// Returns the error bounds of the root at rest, given which CPUs have added. To be read after
+    /// the root.
     #[inline]
     pub(super) fn accuracy(&self, member: usize) -> Accuracy {
         // Relaxed: see `Bounds`.
@@ -256,7 +258,7 @@ impl Trees {
         }
     }
 
-    /// Calls `read`, and says how much updates may have had in hand when it read the root.
+    /// Calls `read`; returns also how much updates may have had in hand when it read the root.
     pub(super) fn in_hand_around<T>(&self, read: impl FnOnce() -> T) -> (T, i64) {
         let ended = self.cells.precise_sum(self.ended());
         let result = read();
@@ -305,7 +307,7 @@ impl Trees {
         assert!(in_hand == 0, "{in_hand} are in hand, of a counter at rest");
     }
 
-    /// The levels between words and root, each with its nodes.
+    /// Returns the levels between words and root, each with its nodes.
     fn nodes_by_level(&self) -> impl Iterator<Item = (&Level, &[Node])> {
         let levels = &self.layout.shape.levels;
         let ends = levels
@@ -319,8 +321,8 @@ impl Trees {
             .map(|(level, end)| (level, &self.nodes[level.first..end]))
     }
 
-    /// Position of a slot: that of its CPU, and behind all of them for the extra slot. Those that
-    /// the shape has not carry straight into the root.
+    /// Returns the position of a slot: that of its CPU, and behind all of them for the extra slot.
+    /// Positions outside the shape carry straight into the root.
     fn position(&self, slot: usize) -> usize {
         if slot < self.layout.topology.nr_cpus() {
             self.layout.topology.position(CpuId::from_index(slot))
@@ -337,7 +339,7 @@ impl Trees {
         self.members + 1
     }
 
-    /// What node `index` holds.
+    /// Returns the word of node `index`.
     #[cfg(all(test, not(loom)))]
     pub(super) fn node(&self, index: usize, member: usize) -> &AtomicI64 {
         let inner = self.nodes.get(index);
