@@ -16,25 +16,28 @@ use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::Bytes;
 
-use crate::blocks::Source;
-use crate::serving::Timed;
+use crate::blocks::{Access, Source, Work};
+use crate::timing::Round;
 
 const SIZE: usize = 4096;
 /// Twice what two threads have out at a time.
 const CAPACITY: Bytes = Bytes::gib(1);
 
+/// Times a round.
+pub(crate) type Time = Box<dyn Fn(Work, Access, u32, u32) -> Round>;
+
 /// Returns the source called `name`.
-pub(crate) fn named(name: &str) -> Option<Timed> {
+pub(crate) fn named(name: &str) -> Option<Time> {
     Some(match name {
-        "Highwater" => Timed::new(Highwater::new()),
-        "stack" => Timed::new(Stack),
-        "glibc" => Timed::new(Foreign {
+        "Highwater" => timed(Highwater::new()),
+        "stack" => timed(Stack),
+        "glibc" => timed(Foreign {
             // SAFETY: the alignment is a power of two and the size a multiple of it.
             alloc: || unsafe { libc::aligned_alloc(SIZE, SIZE) },
             // SAFETY: it was allocated by the C library.
             free: |block| unsafe { libc::free(block) },
         }),
-        "jemalloc" => Timed::new(Foreign {
+        "jemalloc" => timed(Foreign {
             alloc: || {
                 const LG_ALIGN: i32 = SIZE.ilog2().cast_signed();
                 // SAFETY: the size is not 0.
@@ -46,13 +49,13 @@ pub(crate) fn named(name: &str) -> Option<Timed> {
                 unsafe { tikv_jemalloc_sys::sdallocx(block, SIZE, LG_ALIGN) }
             },
         }),
-        "mimalloc" => Timed::new(Foreign {
+        "mimalloc" => timed(Foreign {
             // SAFETY: the alignment is a power of two.
             alloc: || unsafe { libmimalloc_sys::mi_malloc_aligned(SIZE, SIZE) },
             // SAFETY: it was allocated by mimalloc.
             free: |block| unsafe { libmimalloc_sys::mi_free(block) },
         }),
-        "snmalloc" => Timed::new(Foreign {
+        "snmalloc" => timed(Foreign {
             // SAFETY: the alignment is a power of two.
             alloc: || unsafe { snmalloc_sys::sn_rust_alloc(SIZE, SIZE) }.cast(),
             free: |block: *mut c_void| {
@@ -60,9 +63,13 @@ pub(crate) fn named(name: &str) -> Option<Timed> {
                 unsafe { snmalloc_sys::sn_rust_dealloc(block.cast(), SIZE, SIZE) };
             },
         }),
-        "tcmalloc" => Timed::new(tcmalloc()),
+        "tcmalloc" => timed(tcmalloc()),
         _ => return None,
     })
+}
+
+fn timed(source: impl Source + 'static) -> Time {
+    Box::new(move |work, access, threads, times| work.time(access, &source, threads, times))
 }
 
 /// An allocator whose threads keep their blocks in thread-local variables.

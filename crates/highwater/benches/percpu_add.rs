@@ -50,7 +50,7 @@ fn variants(machine: &Topology) -> Vec<Variant> {
     let (restartable, atomic) = (cells(Regime::Restartable, 1), cells(Regime::Atomic, 1));
     let (eight_restartable, eight_atomic) =
         (cells(Regime::Restartable, 8), cells(Regime::Atomic, 8));
-    let tree = |regime| CounterTree::new(machine, regime);
+    let tree = |regime| CounterTree::with_regime(machine, regime);
     let (tree_restartable, tree_atomic) = (tree(Regime::Restartable), tree(Regime::Atomic));
     let shared = AtomicI64::new(0);
     let mutex = Mutex::new(0_i64);

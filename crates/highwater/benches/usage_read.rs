@@ -56,7 +56,7 @@ fn child(parent: &GroupNode, name: &str) -> GroupNode {
 }
 
 fn counter_of_all(server: &Topology) -> CounterTree {
-    let counter = CounterTree::new(server, Regime::Atomic);
+    let counter = CounterTree::with_regime(server, Regime::Atomic);
     for cpu in (0..server.nr_cpus()).map(CpuId::from_index) {
         counter.add_on(cpu, 1_000);
     }
@@ -71,7 +71,7 @@ fn used_here() -> (GroupNode, CounterTree) {
         &GroupTree::with_regime(regime, machine.nr_cpus()).root(),
         "tenant",
     );
-    let counter = CounterTree::new(&machine, regime);
+    let counter = CounterTree::with_regime(&machine, regime);
     thread::scope(|scope| {
         for _ in 0..8 * machine.nr_cpus() {
             scope.spawn(|| {

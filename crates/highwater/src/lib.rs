@@ -104,6 +104,13 @@
         reason = "items that only the feature `lab` makes public; a build with it reports the rest"
     )
 )]
+#![cfg_attr(
+    all(doc, not(feature = "lab")),
+    expect(
+        rustdoc::private_intra_doc_links,
+        reason = "the documentation links to what is public with the feature `lab`"
+    )
+)]
 
 // Layer order, lowest first: a module may use only modules above it in this list.
 pub mod units;
@@ -129,6 +136,7 @@ pub mod lab;
 
 pub use cache::{
     Access, Backing, FileBacking, PageRead, PageWrite, ReadPattern, RssMember, SyncError,
+    TooManyFiles, WriteBackError,
 };
 pub use group::Limits;
 pub use manager::{
@@ -137,6 +145,8 @@ pub use manager::{
     Mapping, MemoryError, NoFrames, OpenError, PinnedPage, RangeError, ReadError, ReclaimRequest,
     Snapshot, Space, Throttling, Victim, WorkOn, Working,
 };
+pub use percpu::RegimeReason;
+pub use reclaim::policy::{ParsePolicyError, PolicyKind};
 pub use topology::Topology;
 pub use units::{Bytes, Estimate, PAGE_SIZE, Pages};
 

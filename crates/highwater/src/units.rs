@@ -15,7 +15,8 @@ pub use crate::error::ParseBytesError;
 pub const PAGE_SIZE: usize = 4096;
 
 /// [`PAGE_SIZE`] as the type that byte totals are counted in.
-pub const PAGE_BYTES: u64 = 4096;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 const _: () = assert!(PAGE_SIZE as u64 == PAGE_BYTES && PAGE_SIZE.is_power_of_two());
 
@@ -28,7 +29,8 @@ impl Pages {
     /// No pages.
     pub const ZERO: Self = Self(0);
     /// More pages than any machine has: "no limit".
-    pub const MAX: Self = Self(u64::MAX / PAGE_BYTES);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const MAX: Self = Self(u64::MAX / PAGE_BYTES);
 
     /// The same amount in bytes; saturates at `u64::MAX`.
     #[must_use]
@@ -46,7 +48,8 @@ impl Bytes {
     /// No bytes.
     pub const ZERO: Self = Self(0);
     /// One page frame.
-    pub const PAGE: Self = Self(PAGE_BYTES);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const PAGE: Self = Self(PAGE_BYTES);
     /// More bytes than any machine has: "no limit".
     pub const MAX: Self = Self(u64::MAX);
 
@@ -70,13 +73,15 @@ impl Bytes {
 
     /// The whole pages that fit into this many bytes.
     #[must_use]
-    pub const fn pages_floor(self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn pages_floor(self) -> Pages {
         Pages(self.0 / PAGE_BYTES)
     }
 
     /// The pages that hold this many bytes.
     #[must_use]
-    pub const fn pages_ceil(self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn pages_ceil(self) -> Pages {
         Pages(self.0.div_ceil(PAGE_BYTES))
     }
 }
@@ -86,19 +91,22 @@ macro_rules! amount {
         impl $name {
             /// `self + other`, or the largest amount when that does not fit 64 bits.
             #[must_use]
-            pub const fn saturating_add(self, other: Self) -> Self {
+            #[cfg_attr(feature = "lab", visibility::make(pub))]
+            pub(crate) const fn saturating_add(self, other: Self) -> Self {
                 Self(self.0.saturating_add(other.0))
             }
 
             /// `self - other`, or zero when `other` is larger.
             #[must_use]
-            pub const fn saturating_sub(self, other: Self) -> Self {
+            #[cfg_attr(feature = "lab", visibility::make(pub))]
+            pub(crate) const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
             }
 
             /// `self + other`, or `None` when that does not fit 64 bits.
             #[must_use]
-            pub const fn checked_add(self, other: Self) -> Option<Self> {
+            #[cfg_attr(feature = "lab", visibility::make(pub))]
+            pub(crate) const fn checked_add(self, other: Self) -> Option<Self> {
                 match self.0.checked_add(other.0) {
                     Some(sum) => Some(Self(sum)),
                     None => None,
@@ -107,7 +115,8 @@ macro_rules! amount {
 
             /// `self - other`, or `None` when `other` is larger.
             #[must_use]
-            pub const fn checked_sub(self, other: Self) -> Option<Self> {
+            #[cfg_attr(feature = "lab", visibility::make(pub))]
+            pub(crate) const fn checked_sub(self, other: Self) -> Option<Self> {
                 match self.0.checked_sub(other.0) {
                     Some(difference) => Some(Self(difference)),
                     None => None,
@@ -235,19 +244,24 @@ impl FromStr for Bytes {
 
 /// Logarithm of a block's size: a block of order `n` is 2^n frames, aligned to 2^n.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Order(u8);
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) struct Order(u8);
 
 impl Order {
     /// One frame.
-    pub const ZERO: Self = Self(0);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const ZERO: Self = Self(0);
     /// 2^10 frames, 4 MiB: the largest block that the buddy allocator keeps.
-    pub const MAX: Self = Self(10);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const MAX: Self = Self(10);
     /// 2^9 frames, 2 MiB: one huge page on x86-64.
-    pub const HUGE: Self = Self(9);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const HUGE: Self = Self(9);
 
     /// Returns `order` as an [`Order`] if it is at most [`Order::MAX`].
     #[must_use]
-    pub const fn new(order: u8) -> Option<Self> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn new(order: u8) -> Option<Self> {
         if order <= Self::MAX.0 {
             Some(Self(order))
         } else {
@@ -256,34 +270,38 @@ impl Order {
     }
 
     /// Returns every order, lowest first.
-    pub fn all() -> impl DoubleEndedIterator<Item = Self> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn all() -> impl DoubleEndedIterator<Item = Self> {
         (0..=Self::MAX.0).map(Self)
     }
 
     /// Returns the raw exponent.
     #[must_use]
-    pub const fn get(self) -> u8 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn get(self) -> u8 {
         self.0
     }
 
     /// Returns the number of frames in a block of this order.
     #[must_use]
-    pub const fn pages(self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn pages(self) -> Pages {
         Pages(1 << self.0)
     }
 }
 
 macro_rules! index {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+    ($(#[$doc:meta])* $vis:vis $name:ident, $prefix:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
-        pub struct $name(pub u32);
+        $vis struct $name(pub u32);
 
         impl $name {
             /// Returns the identifier as an array index.
             #[must_use]
-            pub const fn index(self) -> usize {
+            #[cfg_attr(feature = "lab", visibility::make(pub))]
+            pub(crate) const fn index(self) -> usize {
                 self.0 as usize
             }
 
@@ -293,7 +311,8 @@ macro_rules! index {
             ///
             /// When `index` does not fit 32 bits: the indexed arrays are never that long.
             #[must_use]
-            pub fn from_index(index: usize) -> Self {
+            #[cfg_attr(feature = "lab", visibility::make(pub))]
+            pub(crate) fn from_index(index: usize) -> Self {
                 Self(u32::try_from(index).expect("identifiers are 32 bits wide"))
             }
         }
@@ -307,15 +326,17 @@ macro_rules! index {
 }
 index!(
     /// Page frame number: index of a frame in the manager's reserved range. Shown as `F17`.
-    Pfn, "F"
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) Pfn, "F"
 );
 index!(
     /// A CPU of the machine or of a synthetic topology. Shown as `C3`.
-    CpuId, "C"
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) CpuId, "C"
 );
 index!(
     /// A group in its tree; 0 is the root. Shown as `G5`.
-    GroupId, "G"
+    pub GroupId, "G"
 );
 
 /// OOM score adjustment of a group, as in `/proc/PID/oom_score_adj`: thousandths of all memory that
@@ -336,9 +357,11 @@ impl OomScoreAdj {
     /// Never selected as a victim.
     pub const UNKILLABLE: Self = Self(-1000);
     /// Scored by usage alone.
-    pub const ZERO: Self = Self(0);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const ZERO: Self = Self(0);
     /// Scores all of memory above its usage: selected before any group without an adjustment.
-    pub const MAX: Self = Self(1000);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const MAX: Self = Self(1000);
 
     /// Returns `thousandths`, clamped to -1000..=1000.
     #[must_use]
@@ -404,13 +427,15 @@ impl<T: Ord + Copy> Estimate<T> {
 
     /// Compares the exact value with a known value.
     #[must_use]
-    pub fn compare_value(&self, other: T) -> Comparison {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn compare_value(&self, other: T) -> Comparison {
         self.compare(&Self::exact(other))
     }
 
     /// Compares two exact values by their intervals.
     #[must_use]
-    pub fn compare(&self, other: &Self) -> Comparison {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn compare(&self, other: &Self) -> Comparison {
         if self.high < other.low {
             Comparison::Less
         } else if self.low > other.high {
@@ -430,7 +455,8 @@ impl<T: Ord + Copy> Estimate<T> {
 impl Estimate<i64> {
     /// Converts the estimate of a count that cannot be negative: bounds below zero become zero.
     #[must_use]
-    pub fn positive(self) -> Estimate<u64> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn positive(self) -> Estimate<u64> {
         let positive = |value| u64::try_from(value).unwrap_or(0);
         Estimate {
             value: positive(self.value),

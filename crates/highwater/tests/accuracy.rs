@@ -81,7 +81,7 @@ fn derived_accuracy(nr_cpus: usize) -> Accuracy {
 }
 
 fn tree(nr_cpus: usize) -> CounterTree {
-    CounterTree::new(&Topology::flat(nr_cpus), Regime::Atomic)
+    CounterTree::with_regime(&Topology::flat(nr_cpus), Regime::Atomic)
 }
 
 fn sum(one: Accuracy, other: Accuracy) -> Accuracy {
@@ -326,7 +326,7 @@ fn sets_stay_inside_their_interval() {
 #[test]
 fn a_server_of_384_cpus_is_within_72_mib() {
     let machine: Topology = "2x12x8x2".parse().unwrap();
-    let of = |regime| CounterTree::new(&machine, regime).accuracy_max();
+    let of = |regime| CounterTree::with_regime(&machine, regime).accuracy_max();
     let Accuracy { under, over } = of(Regime::Atomic);
     assert_eq!((over, under), (18_432, 14_976));
     assert_eq!(
@@ -366,7 +366,7 @@ fn the_documented_table_is_computed() {
     let document = include_str!("../docs/accuracy.md");
     for nr_cpus in [2, 4, 8, 64, 250, 384, 512, 1024, 8192] {
         let Accuracy { under, over } = tree(nr_cpus).accuracy_max();
-        let restartable = CounterTree::new(&Topology::flat(nr_cpus), Regime::Restartable);
+        let restartable = CounterTree::with_regime(&Topology::flat(nr_cpus), Regime::Restartable);
         let default = restartable.accuracy_max();
         let mib = |pages: i64| {
             let hundredths = (pages * 100 + 128) / 256;

@@ -82,7 +82,7 @@ fn a_tiny_file_cache_is_not_emptied_beside_memory_that_can_be_swapped() {
     for kind in kinds.filter(|(_, rules)| *rules == TwoListRules::ReadAgain) {
         let hw = swapping(kind);
         let memory = written(&hw, &hw.root(), 2 * POOL);
-        let watermarks = hw.snapshot().watermarks;
+        let watermarks = hw.snapshot().watermarks();
         let tiny = (watermarks.high - watermarks.min).0;
         assert!(tiny >= 4, "{watermarks:?}");
         let map = mapped(&hw, &hw.root(), tiny);

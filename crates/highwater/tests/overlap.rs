@@ -329,7 +329,7 @@ fn the_last_handle_may_be_dropped_by_the_reclaim_thread() {
     // Down to the low watermark and no further: this thread must not reclaim.
     let mut pages = 0..256;
     while !keeper.has_come.load(Ordering::Relaxed) {
-        if hw.snapshot().frames.free > hw.snapshot().watermarks.low {
+        if hw.snapshot().frames.free > hw.snapshot().watermarks().low {
             map.read(&hw.enter(), pages.next().unwrap()).unwrap();
         }
         std::thread::yield_now();

@@ -73,7 +73,7 @@ fn a_regime_that_was_asked_for_is_told_with_its_reason() {
         assert_eq!((regime, why), (Regime::Atomic, Some(reason)));
         assert_eq!(warnings, 0, "{reason}");
         let snapshot = manager.snapshot();
-        assert_eq!(snapshot.regime, manager.regime());
+        assert_eq!(snapshot.regime(), manager.regime());
         let text = snapshot.to_string();
         assert_eq!(text.lines().next(), Some(shown));
     }

@@ -33,7 +33,7 @@ impl LibraryCounter {
     pub fn new(topology: &Topology) -> Self {
         let (rounding, grouping) = (Rounding::Nearest, Grouping::Contiguous);
         Self {
-            tree: CounterTree::new(topology, Regime::Atomic),
+            tree: CounterTree::with_regime(topology, Regime::Atomic),
             replica: TreeCounter::new(topology, Regime::Atomic, rounding, grouping),
             disagreements: AtomicU64::new(0),
         }

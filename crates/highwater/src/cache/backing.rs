@@ -10,14 +10,13 @@ use crate::units::{PAGE_BYTES, PAGE_SIZE};
 
 /// Storage of one file's pages. Called from many threads concurrently, with no lock held except the
 /// latches of the pages concerned, for writable files.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "the length of a file, not of a collection"
+)]
 pub trait Backing: Send + Sync + fmt::Debug {
     /// Length in bytes, fixed while the file is open.
     fn len(&self) -> u64;
-
-    /// Returns whether the length is zero.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 
     /// Reads a page into the start of `buf`; returns the number of bytes read. Fewer or more than
     /// the page has ([`page_len`](Self::page_len)) is an error to the cache. `buf` is zeroed: bytes

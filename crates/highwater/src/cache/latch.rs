@@ -97,7 +97,8 @@ pub struct PageWrite<'c> {
 impl PageWrite<'_> {
     /// Returns whether the page was clean before it was latched.
     #[must_use]
-    pub fn was_clean(&self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn was_clean(&self) -> bool {
         self.was_clean
     }
 }

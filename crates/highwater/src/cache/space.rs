@@ -46,10 +46,12 @@ pub enum RssMember {
 
 impl RssMember {
     /// All members, in order.
-    pub const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
 
     /// The members of the resident set.
-    pub const RESIDENT: [Self; 3] = [Self::File, Self::Anon, Self::Shmem];
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const RESIDENT: [Self; 3] = [Self::File, Self::Anon, Self::Shmem];
 
     const fn index(self) -> usize {
         self as usize

@@ -131,20 +131,25 @@ use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Comparison, CpuId, Estimate};
 
-pub use layout::Layout;
-pub use peak::Peak;
-pub use set::{CounterSet, Residue};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use layout::Layout;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use peak::Peak;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use set::{CounterSet, Residue};
 
 /// Default batch of a tree: of events that all go one way, every 32nd carries.
 ///
 /// Chosen: the batch with which the kernel's proposal counts resident pages.
-pub const BATCH_DEFAULT: u32 = 32;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) const BATCH_DEFAULT: u32 = 32;
 
 /// Bounds on the error of the approximate sum of a counter at rest:
 /// `precise - under <= approximate <= precise + over`. Both are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Accuracy {
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) struct Accuracy {
     /// Maximum by which the approximate sum is too low.
     pub under: i64,
     /// Maximum by which the approximate sum is too high.
@@ -188,7 +193,8 @@ impl Accuracy {
 /// The batch is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum BatchError {
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) enum BatchError {
     /// Rounding is by shifts, and a batch of one would leave nothing to round.
     #[error("a batch of {batch} is not possible: use a power of two from 2 to 2147483648")]
     NotAPowerOfTwo {
@@ -216,11 +222,10 @@ pub struct Climb {
 ///
 /// ```
 /// use highwater::counter::CounterTree;
-/// use highwater::lab::percpu::Regime;
 /// use highwater::topology::Topology;
 ///
 /// let machine = Topology::detect();
-/// let pages = CounterTree::new(&machine, Regime::preferred(&machine));
+/// let pages = CounterTree::new(&machine);
 /// pages.add(512);
 /// pages.add(-12);
 /// assert_eq!(pages.precise_sum(), 500);
@@ -241,7 +246,14 @@ impl CounterTree {
     /// 64 bytes for each CPU and each node, allocated here and never later: about 28 KiB for 384
     /// CPUs.
     #[must_use]
-    pub fn new(topology: &Topology, regime: Regime) -> Self {
+    pub fn new(topology: &Topology) -> Self {
+        Self::with_regime(topology, Regime::preferred(topology))
+    }
+
+    /// As [`new`](Self::new), with words that are written as `regime` says.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn with_regime(topology: &Topology, regime: Regime) -> Self {
         Self::with_layout(&Layout::new(topology, regime))
     }
 
@@ -250,7 +262,12 @@ impl CounterTree {
     /// # Errors
     ///
     /// When `batch` is not a power of two above 1.
-    pub fn with_batch(topology: &Topology, regime: Regime, batch: u32) -> Result<Self, BatchError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn with_batch(
+        topology: &Topology,
+        regime: Regime,
+        batch: u32,
+    ) -> Result<Self, BatchError> {
         let layout = Layout::with_batch(topology, regime, batch, u64::MAX)?;
         Ok(Self::with_layout(&layout))
     }
@@ -261,7 +278,8 @@ impl CounterTree {
     ///
     /// When memory cannot be allocated.
     #[must_use]
-    pub fn with_layout(layout: &Arc<Layout>) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn with_layout(layout: &Arc<Layout>) -> Self {
         let trees = Trees::new(layout, 1).expect("memory for a counter's words");
         Self { trees }
     }
@@ -288,7 +306,8 @@ impl CounterTree {
     ///
     /// In the restartable regime, and when the topology has no such CPU.
     #[inline]
-    pub fn add_on(&self, cpu: CpuId, delta: i64) -> Climb {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn add_on(&self, cpu: CpuId, delta: i64) -> Climb {
         self.trees.add_on(cpu, ONLY, delta)
     }
 
@@ -328,7 +347,8 @@ impl CounterTree {
     /// Loads two words of each CPU that ever carried. O(CPUs touched). Updates pay two more adds to
     /// their CPU's line for each carry, and no shared write.
     #[must_use]
-    pub fn approximate_sum_in_flight(&self) -> Estimate<i64> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn approximate_sum_in_flight(&self) -> Estimate<i64> {
         let read = || {
             let root = self.trees.root(ONLY);
             (root, self.trees.accuracy(ONLY))
@@ -340,7 +360,8 @@ impl CounterTree {
     /// Like [`approximate_sum`](Self::approximate_sum), for a count that is known not to be
     /// negative: value and interval are clamped at zero.
     #[must_use]
-    pub fn approximate_sum_positive(&self) -> Estimate<u64> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn approximate_sum_positive(&self) -> Estimate<u64> {
         self.approximate_sum().positive()
     }
 
@@ -364,7 +385,8 @@ impl CounterTree {
     /// Like [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: a
     /// negative result of a walk among updates is clamped to zero.
     #[must_use]
-    pub fn precise_sum_positive(&self) -> u64 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn precise_sum_positive(&self) -> u64 {
         positive(self.precise_sum())
     }
 
@@ -375,7 +397,8 @@ impl CounterTree {
     ///
     /// Loads of one line. O(1).
     #[must_use]
-    pub fn accuracy(&self) -> Accuracy {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn accuracy(&self) -> Accuracy {
         // After the root: its value may come from a CPU that has only just been touched.
         let _ = self.trees.root(ONLY);
         self.trees.accuracy(ONLY)
@@ -384,7 +407,8 @@ impl CounterTree {
     /// Returns the error bounds of the approximate sum at rest once every CPU has added. Fixed by
     /// topology, regime and batch.
     #[must_use]
-    pub fn accuracy_max(&self) -> Accuracy {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn accuracy_max(&self) -> Accuracy {
         self.trees.layout.accuracy_max()
     }
 
@@ -394,7 +418,8 @@ impl CounterTree {
     ///
     /// Loads a word for each 64 CPUs.
     #[must_use]
-    pub fn nr_touched(&self) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn nr_touched(&self) -> usize {
         self.trees.cells.touched(ONLY).count()
     }
 
@@ -406,7 +431,8 @@ impl CounterTree {
     /// Reached exactly; saturates. Adversary:
     /// `counter::tests::in_flight_carries_reach_their_bound`.
     #[must_use]
-    pub fn accuracy_in_flight(&self, updates: u64, delta_max: u64) -> Accuracy {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn accuracy_in_flight(&self, updates: u64, delta_max: u64) -> Accuracy {
         let at_rest = self.accuracy_max();
         if at_rest.width() == 0 {
             return at_rest;
@@ -432,7 +458,8 @@ impl CounterTree {
     ///
     /// Two loads. O(1).
     #[must_use]
-    pub fn approximate_cmp(&self, other: &Self) -> Comparison {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn approximate_cmp(&self, other: &Self) -> Comparison {
         self.approximate_sum().compare(&other.approximate_sum())
     }
 
@@ -461,7 +488,8 @@ impl CounterTree {
     ///
     /// Two loads if the sums are further apart than both accuracies, otherwise O(CPUs).
     #[must_use]
-    pub fn precise_cmp(&self, other: &Self) -> cmp::Ordering {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn precise_cmp(&self, other: &Self) -> cmp::Ordering {
         precise_order(
             (self.approximate_sum(), &|| self.precise_sum()),
             (other.approximate_sum(), &|| other.precise_sum()),
@@ -470,14 +498,16 @@ impl CounterTree {
 
     /// Returns how the per-CPU words are written.
     #[must_use]
-    pub fn regime(&self) -> Regime {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn regime(&self) -> Regime {
         self.trees.layout.regime
     }
 
     /// Returns the number of events from one carry of a CPU's word to the next, when all go one
     /// way.
     #[must_use]
-    pub fn batch(&self) -> u64 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn batch(&self) -> u64 {
         self.trees.layout.batch()
     }
 
@@ -490,7 +520,8 @@ impl CounterTree {
     /// # Panics
     ///
     /// When they do not agree, or a node holds a value that cannot have been carried into it.
-    pub fn check_invariants(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn check_invariants(&self) {
         self.trees.check_invariants(ONLY);
     }
 }

@@ -16,7 +16,7 @@ fn seed(own: u64) -> u64 {
 }
 
 fn atomic_tree(nr_cpus: usize) -> CounterTree {
-    CounterTree::new(&Topology::flat(nr_cpus), Regime::Atomic)
+    CounterTree::with_regime(&Topology::flat(nr_cpus), Regime::Atomic)
 }
 
 fn assert_at_rest(tree: &CounterTree, sum: i64) {
@@ -175,7 +175,7 @@ fn concurrent_updates_are_exact() {
     let seed = seed(12);
     let machine = Topology::detect();
     for regime in REGIMES {
-        let tree = CounterTree::new(&machine, regime);
+        let tree = CounterTree::with_regime(&machine, regime);
         let adds = |mut random: fastrand::Rng| {
             (0..30_000).fold(0, |sum, _| {
                 let delta = random.i64(-40..=40) + random.i64(0..=1) * 512;
@@ -217,11 +217,11 @@ fn threads_without_rseq_cost_the_bound_one_residual() {
     for nr_cpus in [1, 2, 4, 64, 384, 512].into_iter().chain([here]) {
         let machine = Topology::flat(nr_cpus);
         for sign in [1, -1] {
-            let tree = CounterTree::new(&machine, Regime::Restartable);
+            let tree = CounterTree::with_regime(&machine, Regime::Restartable);
             // A single word is the root; beside another it has a residual.
             let atomic = match nr_cpus {
                 1 => ONE_WORD,
-                _ => CounterTree::new(&machine, Regime::Atomic).accuracy_max(),
+                _ => CounterTree::with_regime(&machine, Regime::Atomic).accuracy_max(),
             };
             assert_eq!(tree.accuracy_max(), atomic.plus(ONE_WORD), "{nr_cpus} CPUs");
             let mut filled = Filled::default();
@@ -249,7 +249,7 @@ fn cpus_that_come_later_cost_the_bound_one_residual_each() {
         let machine = Topology::with_offline(nr_cpus, &offline);
         let online = atomic_tree(nr_cpus / 2).accuracy_max();
         for sign in [1, -1] {
-            let tree = CounterTree::new(&machine, Regime::Atomic);
+            let tree = CounterTree::with_regime(&machine, Regime::Atomic);
             let most = offline.iter().fold(online, |sum, _| sum.plus(ONE_WORD));
             assert_eq!(tree.accuracy_max(), most, "{nr_cpus} CPUs");
             let mut filled = Filled::default();
@@ -270,7 +270,8 @@ fn words_and_interval_follow_the_cpus_that_were_online() {
     let room: Vec<usize> = (4..64).collect();
     let (roomy, exact) = (Topology::with_offline(64, &room), Topology::flat(4));
     for regime in REGIMES {
-        let [roomy, exact] = [&roomy, &exact].map(|machine| CounterTree::new(machine, regime));
+        let [roomy, exact] =
+            [&roomy, &exact].map(|machine| CounterTree::with_regime(machine, regime));
         assert_eq!(roomy.accuracy_max(), exact.accuracy_max());
         let [roomy, exact] = [roomy, exact]
             .map(|CounterTree { trees }| (trees.cells.slots(), trees.layout.shape.nr_nodes));
@@ -364,7 +365,7 @@ fn hopping_over_384_cpus_keeps_the_error_small() {
     let seed = seed(13);
     let mut random = fastrand::Rng::with_seed(seed);
     let machine: Topology = "2x12x8x2".parse().expect("a topology");
-    let tree = CounterTree::new(&machine, Regime::Atomic);
+    let tree = CounterTree::with_regime(&machine, Regime::Atomic);
     let (mut sum, mut squares) = (0_i64, 0_i64);
     for _ in 0..200_000 {
         let pages = random.i64(1..=64);
@@ -437,7 +438,7 @@ fn carries_are_rare_and_skip_levels() {
 // level 1, whose carry goes to one node of level 2.
 #[test]
 fn updates_climb_through_the_node_of_their_position() {
-    let tree = CounterTree::new(&Topology::siblings_apart(32), Regime::Atomic);
+    let tree = CounterTree::with_regime(&Topology::siblings_apart(32), Regime::Atomic);
     for cpu in [8, 40, 9, 41] {
         tree.add_on(CpuId(cpu), 32);
     }

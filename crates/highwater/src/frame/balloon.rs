@@ -99,7 +99,8 @@ impl FramePool {
     ///
     /// A visit to the zones for each 64 blocks and two system calls for each block; 12 bytes for
     /// each block while it is out of the pool. The lock of each CPU's list, which is drained first.
-    pub fn inflate(&self, pages: Pages, leaving: Leaving) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn inflate(&self, pages: Pages, leaving: Leaving) -> Pages {
         let wanted = pages.min(self.managed());
         if wanted == Pages::ZERO {
             return Pages::ZERO;
@@ -149,7 +150,8 @@ impl FramePool {
     /// # Cost
     ///
     /// A visit to the zones for each block, and the lock of each CPU's list.
-    pub fn deflate(&self, pages: Pages) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn deflate(&self, pages: Pages) -> Pages {
         if pages == Pages::ZERO {
             return Pages::ZERO;
         }
@@ -174,7 +176,8 @@ impl FramePool {
 
     /// Frames that are out of the pool.
     #[must_use]
-    pub fn ballooned(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn ballooned(&self) -> Pages {
         self.stock.ballooned()
     }
 
@@ -190,7 +193,8 @@ impl FramePool {
     /// # Panics
     ///
     /// Never: frame numbers are 32 bits wide.
-    pub fn trim(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn trim(&self) -> Pages {
         let _trim = Trim::begin(&self.balloon);
         self.drain_all();
         let (memory, backend) = (&self.stock.memory, &self.stock.backend);
@@ -212,7 +216,8 @@ impl FramePool {
 
     /// Whether a trim withholds frames that will be free again soon.
     #[must_use]
-    pub fn is_trimming(&self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn is_trimming(&self) -> bool {
         // Acquire. Pairs with: the end of a `Trim`.
         self.balloon.nr_trims.load(Ordering::Acquire) > 0
     }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::units::{Order, Pages};
+use crate::units::Pages;
 
 /// Nothing was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -20,10 +20,10 @@ pub enum AllocError {
         managed: Pages,
     },
     /// Enough frames are free, but not side by side, or others are about to take them.
-    #[error("{free} are free, but no block of order {}", order.get())]
+    #[error("{free} are free, but no block of {pages}")]
     Fragmented {
-        /// The order that was asked for.
-        order: Order,
+        /// The size of the block that was asked for.
+        pages: Pages,
         /// Frames in the zones.
         free: Pages,
     },

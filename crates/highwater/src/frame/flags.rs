@@ -24,7 +24,8 @@ impl AllocFlags {
 
     /// An ordinary request.
     #[must_use]
-    pub const fn new() -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn new() -> Self {
         Self(0)
     }
 
@@ -33,21 +34,24 @@ impl AllocFlags {
     /// the books of a transfer may come from the global allocator, which waits for locks and may
     /// have been interrupted itself.
     #[must_use]
-    pub const fn non_blocking(self) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn non_blocking(self) -> Self {
         Self(self.0 | Self::NON_BLOCKING | Self::NO_RECLAIM)
     }
 
     /// Fails rather than have pages evicted for it. The pool itself evicts nothing: it reports, and
     /// whoever called decides by this flag.
     #[must_use]
-    pub const fn no_reclaim(self) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn no_reclaim(self) -> Self {
         Self(self.0 | Self::NO_RECLAIM)
     }
 
     /// May take the frames below [`Watermarks::min`](super::Watermarks::min): for requests that
     /// free memory when they are served (write-back, victims).
     #[must_use]
-    pub const fn use_reserve(self) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn use_reserve(self) -> Self {
         Self(self.0 | Self::USE_RESERVE)
     }
 
@@ -60,7 +64,8 @@ impl AllocFlags {
     /// Whether the request may wait for a lock.
     #[inline]
     #[must_use]
-    pub const fn may_block(self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn may_block(self) -> bool {
         self.0 & Self::NON_BLOCKING == 0
     }
 
@@ -74,21 +79,24 @@ impl AllocFlags {
     /// Whether pages may be evicted for the request.
     #[inline]
     #[must_use]
-    pub const fn may_reclaim(self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn may_reclaim(self) -> bool {
         self.0 & Self::NO_RECLAIM == 0
     }
 
     /// Whether the request may take the reserve.
     #[inline]
     #[must_use]
-    pub const fn may_use_reserve(self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn may_use_reserve(self) -> bool {
         self.0 & Self::USE_RESERVE != 0
     }
 
     /// Whether the frame must read as zeros.
     #[inline]
     #[must_use]
-    pub const fn zeroed(self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn zeroed(self) -> bool {
         self.0 & Self::ZEROED != 0
     }
 }

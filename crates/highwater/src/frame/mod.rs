@@ -57,23 +57,34 @@ mod tests;
 
 use std::fmt;
 
-pub use backend::MakeBackend;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use backend::MakeBackend;
 #[cfg(feature = "lab")]
 pub use backend::{Backend, FreeCount, Wait};
-pub use balloon::Leaving;
-pub use config::{DrainMode, PcpPolicy, PoolConfig, PoolError, UnknownName, Zeroing};
-pub use counters::PcpCounters;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use balloon::Leaving;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use config::{DrainMode, PcpPolicy, PoolConfig};
+pub use config::{PoolError, UnknownName, Zeroing};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use counters::PcpCounters;
 pub use error::AllocError;
 pub use flags::AllocFlags;
-pub use pcp::PcpSizes;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use pcp::PcpSizes;
 pub(crate) use tunables::KnobRange;
 pub use tunables::{TunableError, Tunables};
-pub use watermarks::Watermarks;
-pub use zoneinfo::{ListInfo, Zoneinfo};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use watermarks::Watermarks;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use zoneinfo::{ListInfo, Zoneinfo};
 
 use crate::memmap::FrameMemory;
+pub use crate::memmap::{Frame, MapError};
+use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Mutex, Rank};
-use crate::units::{PAGE_SIZE, Pages};
+use crate::topology::Topology;
+use crate::units::{Bytes, PAGE_SIZE, Pages};
 use balloon::Balloon;
 use pcp::PcpLists;
 use pcp::policy::Rules;
@@ -100,7 +111,8 @@ struct Knobs {
 /// Pages are being reclaimed while this lives: lists keep little.
 #[derive(Debug)]
 #[must_use]
-pub struct Reclaiming<'a>(&'a FramePool);
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) struct Reclaiming<'a>(&'a FramePool);
 
 impl Drop for Reclaiming<'_> {
     fn drop(&mut self) {
@@ -111,7 +123,8 @@ impl Drop for Reclaiming<'_> {
 /// Lists hold nothing while this lives.
 #[derive(Debug)]
 #[must_use]
-pub struct ListsDisabled<'a>(&'a FramePool);
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) struct ListsDisabled<'a>(&'a FramePool);
 
 impl Drop for ListsDisabled<'_> {
     fn drop(&mut self) {
@@ -121,7 +134,8 @@ impl Drop for ListsDisabled<'_> {
 
 /// What an allocation noticed about the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pressure {
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) enum Pressure {
     /// Enough frames are free, or the allocation did not look (it was served by the CPU's list).
     None,
     /// No more frames are free than [`Watermarks::low`]: background reclaim should run.
@@ -149,12 +163,53 @@ pub struct FrameCounts {
 }
 
 impl FramePool {
+    /// Reserves memory of its own for a pool: `capacity`, rounded down to whole frames, with a list
+    /// for each CPU of `topology`.
+    ///
+    /// # Errors
+    ///
+    /// When the capacity is too small or too large, or the system refuses to reserve as much.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "new memory and a topology make a pool"
+    )]
+    pub fn reserve(capacity: Bytes, topology: &Topology) -> Result<Self, MapError> {
+        let memory = Arc::new(FrameMemory::new(capacity.pages_floor())?);
+        let config = PoolConfig {
+            regime: Regime::preferred(topology),
+            ..PoolConfig::new(topology.nr_cpus())
+        };
+        let pool = Self::with_config(memory, config);
+        Ok(pool.expect("the memory is new, and a topology has a CPU"))
+    }
+
+    /// The bytes of a frame of this pool.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another pool.
+    #[must_use]
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
+        self.stock.memory.bytes(frame)
+    }
+
+    /// The bytes of a frame of this pool, to be written.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another pool.
+    #[must_use]
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
+        self.stock.memory.bytes_mut(frame)
+    }
+
     /// A pool with [the defaults](PoolConfig::new).
     ///
     /// # Errors
     ///
     /// As [`with_config`](Self::with_config).
-    pub fn new(memory: Arc<FrameMemory>, nr_cpus: usize) -> Result<Self, PoolError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn new(memory: Arc<FrameMemory>, nr_cpus: usize) -> Result<Self, PoolError> {
         Self::with_config(memory, PoolConfig::new(nr_cpus))
     }
 
@@ -163,7 +218,11 @@ impl FramePool {
     /// # Errors
     ///
     /// No CPUs; memory that somebody has frames of.
-    pub fn with_config(memory: Arc<FrameMemory>, config: PoolConfig) -> Result<Self, PoolError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn with_config(
+        memory: Arc<FrameMemory>,
+        config: PoolConfig,
+    ) -> Result<Self, PoolError> {
         if config.nr_cpus == 0 {
             return Err(PoolError::NoCpus);
         }

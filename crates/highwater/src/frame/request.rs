@@ -53,7 +53,8 @@ impl FramePool {
     /// # Errors
     ///
     /// As [`alloc`](Self::alloc).
-    pub fn alloc_on(&self, cpu: CpuId, flags: AllocFlags) -> Result<Frame, AllocError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_on(&self, cpu: CpuId, flags: AllocFlags) -> Result<Frame, AllocError> {
         let cpu = self.list_of(cpu);
         match self.lists.pop_on(cpu) {
             Some(frame) => Ok(self.handed_out(frame, flags)),
@@ -67,7 +68,8 @@ impl FramePool {
     ///
     /// As [`alloc`](Self::alloc).
     #[inline]
-    pub fn alloc_noting(&self, flags: AllocFlags) -> Result<(Frame, Pressure), AllocError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_noting(&self, flags: AllocFlags) -> Result<(Frame, Pressure), AllocError> {
         // As in `alloc`.
         if !self.zeroes(flags)
             && let Some(frame) = self.lists.try_pop()
@@ -95,7 +97,8 @@ impl FramePool {
     /// # Errors
     ///
     /// As [`alloc`](Self::alloc).
-    pub fn alloc_noting_on(
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_noting_on(
         &self,
         cpu: CpuId,
         flags: AllocFlags,
@@ -132,12 +135,19 @@ impl FramePool {
     /// Takes up to `count` frames and appends them to `out`; how many. If it is less than `count`,
     /// this CPU's list and the back end had no more; other CPUs' lists may still hold some
     /// ([`drain_all`](Self::drain_all)).
-    pub fn alloc_bulk(&self, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_bulk(
+        &self,
+        count: usize,
+        flags: AllocFlags,
+        out: &mut Vec<Frame>,
+    ) -> usize {
         self.alloc_many(At::Here, count, flags, out)
     }
 
     /// As [`alloc_bulk`](Self::alloc_bulk), from the list of `cpu`.
-    pub fn alloc_bulk_on(
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_bulk_on(
         &self,
         cpu: CpuId,
         count: usize,
@@ -189,7 +199,8 @@ impl FramePool {
     ///
     /// When the back end has no such block to give; frames in lists, other CPUs' or of other
     /// orders, may keep one from being whole ([`drain_all`](Self::drain_all)).
-    pub fn alloc_block(&self, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_block(&self, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
         self.alloc_block_at(At::Here, order, flags)
     }
 
@@ -198,7 +209,8 @@ impl FramePool {
     /// # Errors
     ///
     /// As [`alloc_block`](Self::alloc_block).
-    pub fn alloc_block_on(
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_block_on(
         &self,
         cpu: CpuId,
         order: Order,
@@ -249,7 +261,8 @@ impl FramePool {
     /// # Panics
     ///
     /// When the frame is of another memory.
-    pub fn free_on(&self, cpu: CpuId, frame: Frame) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn free_on(&self, cpu: CpuId, frame: Frame) {
         let cpu = self.list_of(cpu);
         let frame = self.handed_back(frame);
         if let Err(frame) = self.lists.push_on(cpu, frame) {
@@ -263,7 +276,8 @@ impl FramePool {
     /// # Panics
     ///
     /// When the frame is of another memory.
-    pub fn free_non_blocking(&self, frame: Frame) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn free_non_blocking(&self, frame: Frame) {
         let frame = self.handed_back(frame);
         if let Err(frame) = self.lists.push(frame) {
             self.lists.free_unlooked(&self.stock, At::Here, frame);
@@ -283,7 +297,8 @@ impl FramePool {
     /// # Panics
     ///
     /// When a frame is of another memory.
-    pub fn free_bulk(&self, frames: &mut Vec<Frame>) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn free_bulk(&self, frames: &mut Vec<Frame>) {
         frames.drain(..).for_each(|frame| self.free(frame));
     }
 
@@ -292,7 +307,8 @@ impl FramePool {
     /// # Panics
     ///
     /// When a frame is of another memory.
-    pub fn free_bulk_on(&self, cpu: CpuId, frames: &mut Vec<Frame>) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn free_bulk_on(&self, cpu: CpuId, frames: &mut Vec<Frame>) {
         frames.drain(..).for_each(|frame| self.free_on(cpu, frame));
     }
 
@@ -301,7 +317,8 @@ impl FramePool {
     /// # Panics
     ///
     /// When the block is of another memory.
-    pub fn free_block(&self, block: Block) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn free_block(&self, block: Block) {
         self.free_block_at(At::Here, block);
     }
 
@@ -310,7 +327,8 @@ impl FramePool {
     /// # Panics
     ///
     /// When the block is of another memory.
-    pub fn free_block_on(&self, cpu: CpuId, block: Block) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn free_block_on(&self, cpu: CpuId, block: Block) {
         self.free_block_at(At::On(self.list_of(cpu)), block);
     }
 

@@ -150,7 +150,10 @@ impl Stock {
         if free < floor + order.pages() {
             AllocError::Exhausted { free, min, managed }
         } else if flags.may_block() {
-            AllocError::Fragmented { order, free }
+            AllocError::Fragmented {
+                pages: order.pages(),
+                free,
+            }
         } else {
             AllocError::Contended { free }
         }

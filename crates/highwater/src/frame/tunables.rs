@@ -82,7 +82,8 @@ impl Tunables {
     /// # Errors
     ///
     /// Outside 0 to 6.
-    pub fn pcp_batch_scale_max(mut self, scale: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn pcp_batch_scale_max(mut self, scale: i64) -> Result<Self, TunableError> {
         let range = KnobRange {
             knob: "pcp_batch_scale_max",
             range: "0 to 6",
@@ -99,7 +100,11 @@ impl Tunables {
     /// # Errors
     ///
     /// Below -1, and 1 to 7.
-    pub fn percpu_pagelist_high_fraction(mut self, fraction: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn percpu_pagelist_high_fraction(
+        mut self,
+        fraction: i64,
+    ) -> Result<Self, TunableError> {
         let range = KnobRange {
             knob: "percpu_pagelist_high_fraction",
             range: "-1, 0, or 8 to 2147483647",
@@ -115,7 +120,8 @@ impl Tunables {
     /// # Errors
     ///
     /// Outside 1 to 1000.
-    pub fn watermark_scale_factor(mut self, factor: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn watermark_scale_factor(mut self, factor: i64) -> Result<Self, TunableError> {
         let range = KnobRange {
             knob: "watermark_scale_factor",
             range: "1 to 1000",
@@ -130,7 +136,8 @@ impl Tunables {
     /// # Errors
     ///
     /// Outside 1 ms to an hour.
-    pub fn decay_interval_ms(mut self, interval: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn decay_interval_ms(mut self, interval: i64) -> Result<Self, TunableError> {
         let range = KnobRange {
             knob: "decay_interval_ms",
             range: "1 to 3600000",
@@ -158,7 +165,8 @@ impl Tunables {
 
     /// A knob's value, by name.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<i64> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn get(&self, name: &str) -> Option<i64> {
         match name {
             "pcp_batch_scale_max" => Some(self.pcp_batch_scale_max.into()),
             "percpu_pagelist_high_fraction" => Some(self.percpu_pagelist_high_fraction.into()),
@@ -170,7 +178,8 @@ impl Tunables {
 
     /// Time between two decays.
     #[must_use]
-    pub fn decay_interval(&self) -> Duration {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn decay_interval(&self) -> Duration {
         Duration::from_millis(self.decay_interval_ms.into())
     }
 }

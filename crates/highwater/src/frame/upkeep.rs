@@ -15,7 +15,8 @@ impl FramePool {
     ///
     /// A load for each list, and the lock of each that holds something. What is put there meanwhile
     /// may stay.
-    pub fn drain_all(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn drain_all(&self) -> Pages {
         let drained = self.lists.drain_filled(&self.stock);
         self.stock.backend.splice();
         drained
@@ -23,13 +24,15 @@ impl FramePool {
 
     /// Moves every frame of one CPU's list to the zones, batch by batch: for one that is not used
     /// any more.
-    pub fn drain(&self, cpu: CpuId) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn drain(&self, cpu: CpuId) -> Pages {
         self.lists.drain(&self.stock, self.list_of(cpu))
     }
 
     /// Lets lists that are larger than they need to be shrink a step; frames that went to the
     /// zones. To be called once in each [`decay interval`](Tunables::decay_interval).
-    pub fn decay_tick(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn decay_tick(&self) -> Pages {
         let decayed = self.lists.decay(&self.stock);
         self.stock.backend.splice();
         decayed
@@ -37,14 +40,16 @@ impl FramePool {
 
     /// Says that pages are being reclaimed for as long as the result lives: lists keep little
     /// meanwhile.
-    pub fn reclaiming(&self) -> Reclaiming<'_> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn reclaiming(&self) -> Reclaiming<'_> {
         self.lists.begin_reclaim();
         Reclaiming(self)
     }
 
     /// Empties all lists and has them hold nothing for as long as the result lives: every frame
     /// that is free is in the zones, for somebody who looks for a range of them.
-    pub fn disable_lists(&self) -> ListsDisabled<'_> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn disable_lists(&self) -> ListsDisabled<'_> {
         self.turn(|knobs| knobs.disabled += 1);
         self.lists.drain_all(&self.stock);
         ListsDisabled(self)
@@ -52,7 +57,8 @@ impl FramePool {
 
     /// Turns the knobs. Lists that hold more than they may give it to the zones before this
     /// returns.
-    pub fn set_tunables(&self, tunables: Tunables) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_tunables(&self, tunables: Tunables) {
         self.turn(|knobs| knobs.tunables = tunables);
     }
 
@@ -70,13 +76,15 @@ impl FramePool {
 
     /// The knobs as they are now.
     #[must_use]
-    pub fn tunables(&self) -> Tunables {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn tunables(&self) -> Tunables {
         self.knobs.lock().tunables
     }
 
     /// How the pool was made; the knobs as they are now, and the regime that the system allowed.
     #[must_use]
-    pub fn config(&self) -> PoolConfig {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn config(&self) -> PoolConfig {
         PoolConfig {
             tunables: self.tunables(),
             regime: self.lists.regime(),
@@ -86,7 +94,8 @@ impl FramePool {
 
     /// Frames in the zones at this moment.
     #[must_use]
-    pub fn nr_free(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn nr_free(&self) -> Pages {
         self.stock.nr_free()
     }
 
@@ -97,13 +106,15 @@ impl FramePool {
     ///
     /// Every zone's lock, one after the other.
     #[must_use]
-    pub fn nr_free_blocks(&self, order: Order) -> u64 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn nr_free_blocks(&self, order: Order) -> u64 {
         self.stock.backend.nr_free_blocks(order)
     }
 
     /// What lists did so far.
     #[must_use]
-    pub fn counters(&self) -> PcpCounters {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn counters(&self) -> PcpCounters {
         self.lists.counters()
     }
 
@@ -113,7 +124,8 @@ impl FramePool {
     ///
     /// Locks one list after the other, from afar.
     #[must_use]
-    pub fn zoneinfo(&self) -> Zoneinfo {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn zoneinfo(&self) -> Zoneinfo {
         let shortage = self.lists.shortage();
         Zoneinfo {
             free: self.nr_free(),
@@ -129,26 +141,29 @@ impl FramePool {
 
     /// The pool's watermarks.
     #[must_use]
-    pub fn watermarks(&self) -> Watermarks {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn watermarks(&self) -> Watermarks {
         self.stock.watermarks()
     }
 
     /// Frames in all, but those that are [out of the pool](Self::inflate).
     #[must_use]
-    pub fn managed(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn managed(&self) -> Pages {
         self.stock.managed()
     }
 
     /// The memory that the frames are cut from.
     #[must_use]
-    #[inline]
-    pub fn memory(&self) -> &Arc<FrameMemory> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn memory(&self) -> &Arc<FrameMemory> {
         &self.stock.memory
     }
 
     /// Where every frame is. Exact when nothing runs; otherwise each part is of its own moment.
     #[must_use]
-    pub fn counts(&self) -> FrameCounts {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn counts(&self) -> FrameCounts {
         let (managed, free) = (self.managed(), self.nr_free());
         let (deferred, cached) = (self.stock.backend.nr_deferred(), self.lists.nr_cached());
         FrameCounts {
@@ -164,13 +179,15 @@ impl FramePool {
 
     /// Contention of the pool's lock class so far.
     #[must_use]
-    pub fn lock_events() -> [LockEvents; 1] {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn lock_events() -> [LockEvents; 1] {
         [pcp::PCP_LOCK.events()]
     }
 
     /// How long this pool's zone locks were waited for and held so far, and for how many frames.
     #[must_use]
-    pub fn zone_times(&self) -> LockTimes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn zone_times(&self) -> LockTimes {
         self.stock.backend.times()
     }
 
@@ -181,7 +198,8 @@ impl FramePool {
     ///
     /// When a frame is lost, is in two places, or a zone holds two buddies that it should have
     /// merged.
-    pub fn check_invariants(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn check_invariants(&self) {
         let backend = &self.stock.backend;
         backend.check_invariants();
         let runs = backend.free_runs().into_iter();

@@ -24,7 +24,8 @@ impl Watermarks {
     /// and never more than 1/128 of it; `low` and `high` follow in steps of min / 4, or of as many
     /// ten-thousandths as `watermark_scale_factor` says if that is more.
     #[must_use]
-    pub fn for_managed(managed: Pages, tunables: &Tunables) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn for_managed(managed: Pages, tunables: &Tunables) -> Self {
         let managed_kib = managed.0 * 4;
         let min_kib = (16 * managed_kib).isqrt().clamp(128, 256 << 10);
         let min = (min_kib / 4).min(managed.0 / MIN_SHARE);

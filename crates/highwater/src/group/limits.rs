@@ -79,7 +79,8 @@ impl Limits {
 
     /// Returns the same limits with this hard limit.
     #[must_use]
-    pub const fn with_max(mut self, max: Bytes) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn with_max(mut self, max: Bytes) -> Self {
         self.max = max;
         self
     }
@@ -89,7 +90,8 @@ impl Limits {
     /// # Errors
     ///
     /// When `min` or `low` is above `max`: memory that the group may never use cannot be protected.
-    pub fn check(&self) -> Result<(), LimitsError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn check(&self) -> Result<(), LimitsError> {
         for (protection, amount) in [("min", self.min), ("low", self.low)] {
             if amount > self.max {
                 return Err(LimitsError {

@@ -85,24 +85,38 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use charge::Charge;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use charge::Charge;
 pub use error::{ChargeError, ChildError, LimitsError, MaxError, RemoveError};
 pub(crate) use held::{Held, Keeper, Seat};
-pub use judge::Account;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use judge::Account;
 pub use limits::{GroupEvents, Limits};
-pub use node::GroupNode;
-pub use oom::LeafGroup;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use node::GroupNode;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use oom::LeafGroup;
 pub use path::GroupPath;
-pub use peak::PeakWatch;
-pub use pressure::{Change, Percent, StallMeter, StallTime, Stalls};
-pub use protection::{Depth, Exposure, Protection};
-pub use stat::{FlushCounts, StatItem, StatRead, Stats, Tolerance};
-pub use throttle::{OverHigh, Refilled};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use peak::PeakWatch;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use pressure::{Change, StallMeter};
+pub use pressure::{Percent, StallTime, Stalls};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use protection::{Depth, Exposure, Protection};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use stat::{FlushCounts, StatRead};
+pub use stat::{StatItem, Stats, Tolerance};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use throttle::{OverHigh, Refilled};
 pub(crate) use tree::Core;
-pub use tree::{GroupKey, GroupTree};
-pub use wait::ChargeWait;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use tree::{GroupKey, GroupTree};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use wait::ChargeWait;
 
 /// Deepest level of a group; the root's is 0. Chosen: above any nesting of tenants, sessions,
 /// queries and operators in use, and small enough for a charge to keep one number per level on its
 /// stack.
-pub const DEPTH_MAX: u32 = 64;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) const DEPTH_MAX: u32 = 64;

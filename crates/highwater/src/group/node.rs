@@ -172,9 +172,12 @@ impl GroupNode {
     /// # Errors
     ///
     /// Gives `data` back when the group already has data.
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "what comes back is what was given"
+    #[cfg_attr(
+        feature = "lab",
+        expect(
+            clippy::missing_panics_doc,
+            reason = "what comes back is what was given"
+        )
     )]
     pub fn set_data<T: Any + Send + Sync>(&self, data: T) -> Result<(), T> {
         let refused = self.meta.data.try_publish(Box::new(Box::new(data)));

@@ -39,13 +39,15 @@ impl GroupPath {
 
     /// Returns the group's id.
     #[must_use]
-    pub fn id(&self) -> GroupId {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn id(&self) -> GroupId {
         self.key.id
     }
 
     /// Returns the key of the group, which no later group of the same id has.
     #[must_use]
-    pub fn key(&self) -> GroupKey {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn key(&self) -> GroupKey {
         self.key
     }
 }

@@ -177,7 +177,8 @@ impl Mapping {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
         self.try_hold(page, Access::ReadWrite, |key, pfn| {
             self.core().cache.latch_at(key, pfn)
         })
@@ -224,7 +225,8 @@ impl Mapping {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
         let write = self.try_hold(page, Access::ReadWrite, |key, pfn| {
             self.core().cache.latch_to_write_at(key, pfn)
         })?;

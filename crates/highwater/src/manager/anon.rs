@@ -87,7 +87,8 @@ impl Mapping {
     /// assert_eq!(map.read_latched(2)?[0], 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
         if !self.area().file().id().kind().is_swap_backed() {
             return Err(MemoryError::NotMemory);
         }
@@ -129,7 +130,8 @@ impl Core {
 
 impl Manager {
     /// Maximum size of one anonymous mapping or shared memory object: 16 TiB.
-    pub const MEMORY_MAX: Pages = Pages(1 << 32);
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const MEMORY_MAX: Pages = Pages(1 << 32);
 
     /// Creates memory that several spaces can map ([`Space::map_file`]): zeros until written.
     ///

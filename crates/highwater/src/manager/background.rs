@@ -245,7 +245,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn is_short(&self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn is_short(&self) -> bool {
         let pool = &self.core().pool;
         pool.managed() > Pages::ZERO && pool.nr_free() <= pool.watermarks().low
     }

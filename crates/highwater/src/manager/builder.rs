@@ -243,7 +243,8 @@ impl Builder {
     }
 
     /// Sets the CPU topology. Default: the system's.
-    pub fn topology(mut self, topology: Topology) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn topology(mut self, topology: Topology) -> Self {
         self.topology = Some(topology);
         self
     }
@@ -256,26 +257,29 @@ impl Builder {
 
     /// Selects the regime of per-CPU updates. Default: the fastest that the topology allows, with a
     /// `tracing` warning if the system lacks support for it ([`Manager::regime`]).
-    pub fn regime(mut self, regime: Regime) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn regime(mut self, regime: Regime) -> Self {
         self.regime = Some(regime);
         self
     }
 
     /// Selects the allocator behind the per-CPU lists. Default: that of [`PoolConfig::new`].
-    #[cfg(feature = "lab")]
-    pub fn backend(mut self, backend: MakeBackend) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn backend(mut self, backend: MakeBackend) -> Self {
         self.pool.backend = backend;
         self
     }
 
     /// Selects how per-CPU lists are sized. Default: [`PcpPolicy::Auto`].
-    pub fn pcp_policy(mut self, policy: PcpPolicy) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn pcp_policy(mut self, policy: PcpPolicy) -> Self {
         self.pool.policy = policy;
         self
     }
 
     /// Selects how a per-CPU list drains more than a batch. Default: [`DrainMode::Pieces`].
-    pub fn drain_mode(mut self, drain: DrainMode) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn drain_mode(mut self, drain: DrainMode) -> Self {
         self.pool.drain = drain;
         self
     }
@@ -301,7 +305,8 @@ impl Builder {
 
     /// Selects how reclaim handles a contended rmap lock. Default:
     /// [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
-    pub fn rmap(mut self, rmap: RmapConfig) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn rmap(mut self, rmap: RmapConfig) -> Self {
         self.rmap = rmap;
         self
     }
@@ -314,7 +319,8 @@ impl Builder {
 
     /// Selects the active and inactive lists of Linux as the eviction policy
     /// ([`PolicyKind::TwoList`]), with the given rules for promotion and demotion.
-    pub fn two_list(mut self, rules: TwoListRules) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn two_list(mut self, rules: TwoListRules) -> Self {
         self.policy = PolicyKind::TwoList;
         self.rules = rules;
         self
@@ -324,13 +330,15 @@ impl Builder {
     /// are scanned only beyond that ratio, or while pages of a new working set come in. A larger
     /// ratio protects more of a working set from streams, and leaves new pages less time for a
     /// second access. Default: the kernel's, 1 below 1 GiB of such pages, and sqrt(10 x GiB) above.
-    pub fn inactive_ratio(mut self, active: u64) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn inactive_ratio(mut self, active: u64) -> Self {
         self.inactive_ratio = Some(active);
         self
     }
 
     /// Calls `pacer` on the reclaiming thread between clusters of pages. Default: none.
-    pub fn pacer(mut self, pacer: Arc<dyn Pacer>) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn pacer(mut self, pacer: Arc<dyn Pacer>) -> Self {
         self.pacer = Some(pacer);
         self
     }
@@ -425,7 +433,8 @@ impl Builder {
 
     /// Selects the page of a readahead window that gets the mark (`PG_readahead`), which makes its
     /// reader read the next window. Default: a page read from storage ([`MarkRule::NextMissing`]).
-    pub fn readahead_marks(mut self, marks: MarkRule) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn readahead_marks(mut self, marks: MarkRule) -> Self {
         self.marks = marks;
         self
     }

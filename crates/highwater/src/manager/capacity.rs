@@ -178,7 +178,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn capacity_max(&self) -> Bytes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn capacity_max(&self) -> Bytes {
         *self.core().capacity.allowed.end()
     }
 

@@ -157,7 +157,8 @@ impl Charge {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn group(&self) -> GroupPath {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn group(&self) -> GroupPath {
         self.held.path()
     }
 
@@ -300,7 +301,8 @@ impl Charge {
     /// assert_eq!(tenant.usage_precise(), Bytes(250));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn resize(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn resize(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
         let now = self.bytes();
         if bytes > now {
             return self.grow(bytes - now);

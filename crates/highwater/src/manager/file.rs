@@ -241,7 +241,8 @@ impl File {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn resident(&self) -> Estimate<i64> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn resident(&self) -> Estimate<i64> {
         self.open.entry.resident()
     }
 
@@ -260,7 +261,8 @@ impl File {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn resident_precise(&self) -> i64 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn resident_precise(&self) -> i64 {
         self.open.entry.resident_precise()
     }
 
@@ -323,7 +325,8 @@ impl File {
     /// assert_eq!(file.hold_rmap(|| 42), 42);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
         let (core, entry) = (&self.open.shared.core, &self.open.entry);
         let result = core.cache.hold_rmap(entry, within);
         core.reclaim.settle_deferred(entry);

@@ -111,7 +111,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn key(&self) -> GroupKey {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn key(&self) -> GroupKey {
         self.node.key()
     }
 
@@ -145,7 +146,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn parent(&self) -> Option<Self> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn parent(&self) -> Option<Self> {
         let node = self.node.parent()?;
         Some(Self::new(&self.shared, node))
     }
@@ -184,7 +186,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn is_removed(&self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn is_removed(&self) -> bool {
         self.node.is_removed()
     }
 
@@ -201,7 +204,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn is_descendant_of(&self, other: &Self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn is_descendant_of(&self, other: &Self) -> bool {
         self.node.is_descendant_of(&other.node)
     }
 
@@ -260,7 +264,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn name(&self) -> &str {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn name(&self) -> &str {
         self.node.name()
     }
 

@@ -63,7 +63,8 @@ impl<'a> GrowWait<'a> {
     /// # Errors
     ///
     /// As [`wait`](Self::wait).
-    pub fn wait_until(self, deadline: Instant) -> Result<(), ChargeFailed> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn wait_until(self, deadline: Instant) -> Result<(), ChargeFailed> {
         self.with_deadline(deadline).wait()
     }
 }

@@ -220,7 +220,8 @@ impl Manager {
     /// assert_eq!(moved.bytes(), Bytes::ZERO); // the lists are small already
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn decay_tick(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn decay_tick(&self) -> Pages {
         self.core().pool.decay_tick()
     }
 
@@ -237,7 +238,8 @@ impl Manager {
     /// assert_eq!(hw.root().swappiness(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_swappiness(&self, swappiness: u64) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_swappiness(&self, swappiness: u64) {
         self.core().reclaim.set_swappiness(swappiness);
     }
 
@@ -269,7 +271,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn zoneinfo(&self) -> Zoneinfo {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn zoneinfo(&self) -> Zoneinfo {
         self.core().pool.zoneinfo()
     }
 
@@ -284,7 +287,8 @@ impl Manager {
     /// assert_eq!(hw.snapshot().frames.cached.bytes(), Bytes::ZERO);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn drain_all(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn drain_all(&self) -> Pages {
         self.core().pool.drain_all()
     }
 
@@ -300,7 +304,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn rmap_times(&self) -> LockTimes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn rmap_times(&self) -> LockTimes {
         self.core().cache.rmap_times()
     }
 
@@ -333,7 +338,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn frames(&self) -> Bytes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn frames(&self) -> Bytes {
         self.core().pool.managed().bytes()
     }
 
@@ -348,7 +354,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn topology(&self) -> &Topology {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn topology(&self) -> &Topology {
         &self.core().topology
     }
 
@@ -365,7 +372,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn regime(&self) -> ChosenRegime {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn regime(&self) -> ChosenRegime {
         self.core().regime
     }
 }

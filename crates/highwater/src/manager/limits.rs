@@ -89,7 +89,8 @@ impl Group {
     /// assert_eq!(tenant.limits().min, Bytes::mib(1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_min(&self, min: Bytes) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_min(&self, min: Bytes) {
         self.node().set_min(min);
     }
 
@@ -105,7 +106,8 @@ impl Group {
     /// assert_eq!(tenant.limits().low, Bytes::mib(4));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_low(&self, low: Bytes) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_low(&self, low: Bytes) {
         self.node().set_low(low);
     }
 
@@ -123,7 +125,8 @@ impl Group {
     /// assert!(!work.throttle_delay().is_zero());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_high(&self, high: Bytes) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_high(&self, high: Bytes) {
         self.node().set_high(high);
     }
 
@@ -172,7 +175,8 @@ impl Group {
     /// assert!(tenant.set_swappiness(Some(201)).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_swappiness(&self, swappiness: Option<u64>) -> Result<(), SwappinessError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_swappiness(&self, swappiness: Option<u64>) -> Result<(), SwappinessError> {
         let reclaim = &self.shared().core.reclaim;
         reclaim.set_group_swappiness(self.node(), swappiness)
     }
@@ -190,7 +194,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn swappiness(&self) -> u64 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn swappiness(&self) -> u64 {
         self.shared().core.reclaim.swappiness_of(self.node())
     }
 
@@ -244,7 +249,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn is_oom_victim(&self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn is_oom_victim(&self) -> bool {
         self.node().is_oom_victim()
     }
 

@@ -96,7 +96,8 @@ impl Mapping {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn file(&self) -> &File {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn file(&self) -> &File {
         &self.open.file
     }
 
@@ -116,7 +117,8 @@ impl Mapping {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn space(&self) -> &Space {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn space(&self) -> &Space {
         &self.open.space
     }
 
@@ -264,7 +266,8 @@ impl Mapping {
     /// assert_eq!(map.read(&guard, 0)?[0], 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_executable(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_executable(&self) {
         self.area.set(AreaFlag::Executable);
     }
 

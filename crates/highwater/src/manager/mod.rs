@@ -205,7 +205,8 @@ impl Manager {
     /// # Panics
     ///
     /// If they disagree, which is a bug in this library.
-    pub fn check_invariants(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn check_invariants(&self) {
         let core = self.core();
         core.wakeup.wait_idle();
         let _paused = core.writeback.pause();

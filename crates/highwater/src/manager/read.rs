@@ -64,7 +64,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn readahead(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn readahead(&self) -> Pages {
         self.core().readahead.get()
     }
 }

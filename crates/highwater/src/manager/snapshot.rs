@@ -18,13 +18,13 @@ use crate::units::{Bytes, Estimate, GroupId};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Snapshot {
     /// Regime of per-CPU updates, and the reason for it.
-    pub regime: ChosenRegime,
+    pub(crate) regime: ChosenRegime,
     /// The state of every frame.
     pub frames: FrameCounts,
     /// Watermarks: where reclaim begins and ends.
-    pub watermarks: Watermarks,
+    pub(crate) watermarks: Watermarks,
     /// Per-CPU lists of free frames, and their tunables.
-    pub zoneinfo: Zoneinfo,
+    pub(crate) zoneinfo: Zoneinfo,
     /// Counters by name, named as in `/proc/vmstat` where it has the counter.
     #[cfg_attr(feature = "serde", serde(serialize_with = "values_by_name"))]
     pub vmstat: Vec<Counter>,
@@ -32,7 +32,7 @@ pub struct Snapshot {
     /// memory was to find.
     pub reclaim_rounds: Vec<(u32, u64)>,
     /// Contention of the lock classes on the page paths, over all managers of the process.
-    pub locks: Vec<LockEvents>,
+    pub(crate) locks: Vec<LockEvents>,
     /// Every group, parents before children.
     pub groups: Vec<GroupSnapshot>,
 }
@@ -47,7 +47,7 @@ pub struct GroupSnapshot {
     pub path: String,
     /// Usage of the group and its descendants, with the parts in escrow and in debt; read by
     /// visiting the CPUs that charged there.
-    pub account: Account,
+    pub(crate) account: Account,
     /// Their usage as [`Group::usage`](super::Group::usage) returns it.
     pub usage: Estimate<Bytes>,
     /// Their highest usage.
@@ -61,7 +61,11 @@ pub struct GroupSnapshot {
     /// Its maximum; `None` if it has no limit of its own.
     pub max: Option<Bytes>,
     /// Pages on its own lists.
-    pub lists: ListSizes,
+    #[cfg_attr(
+        not(feature = "serde"),
+        expect(dead_code, reason = "for programs that read JSON")
+    )]
+    pub(crate) lists: ListSizes,
     /// Statistics of the group and its descendants, named as in `memory.stat`.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
     pub stat: Vec<(&'static str, i64)>,
@@ -74,6 +78,20 @@ pub struct GroupSnapshot {
 }
 
 impl Snapshot {
+    /// How per-CPU words are written, and why.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn regime(&self) -> ChosenRegime {
+        self.regime
+    }
+
+    /// When reclaim begins and ends.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn watermarks(&self) -> Watermarks {
+        self.watermarks
+    }
+
     pub(super) fn take(core: &Core) -> Self {
         core.reclaim.drain_batches();
         let root = core.groups.root();

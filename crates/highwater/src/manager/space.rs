@@ -83,7 +83,8 @@ impl Manager {
 impl Space {
     /// Returns the space's number. Numbers of closed spaces are reused.
     #[must_use]
-    pub fn id(&self) -> SpaceId {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn id(&self) -> SpaceId {
         self.open.entry.id()
     }
 
@@ -159,13 +160,15 @@ impl Space {
 
     /// Returns the pages of one member as an interval, in O(1).
     #[must_use]
-    pub fn member(&self, member: RssMember) -> Estimate<Pages> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn member(&self, member: RssMember) -> Estimate<Pages> {
         self.open.entry.approximate(member)
     }
 
     /// Returns the pages of one member by visiting the CPUs that counted; exact when quiescent.
     #[must_use]
-    pub fn member_precise(&self, member: RssMember) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn member_precise(&self, member: RssMember) -> Pages {
         self.open.entry.precise(member)
     }
 

@@ -32,7 +32,8 @@ impl Group {
     ///
     /// As [`GroupNode::read_stat`](crate::group::GroupNode::read_stat).
     #[must_use]
-    pub fn stat(&self, item: StatItem, tolerance: Tolerance) -> StatRead {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn stat(&self, item: StatItem, tolerance: Tolerance) -> StatRead {
         let now = self.shared().core.now();
         self.node().read_stat(item, tolerance, now)
     }

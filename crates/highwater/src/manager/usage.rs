@@ -118,7 +118,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn events_local(&self) -> GroupEvents {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn events_local(&self) -> GroupEvents {
         self.node().events_local()
     }
 
@@ -134,7 +135,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn nr_waiting(&self) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn nr_waiting(&self) -> usize {
         self.node().nr_waiting()
     }
 
@@ -159,7 +161,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn list_sizes(&self) -> ListSizes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn list_sizes(&self) -> ListSizes {
         self.shared().core.reclaim.drain_batches();
         self.shared().core.reclaim.list_sizes(self.node())
     }

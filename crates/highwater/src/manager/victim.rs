@@ -35,20 +35,23 @@ impl Victim {
 
     /// Returns the group's badness: usage plus adjustment, or zero if that is negative.
     #[must_use]
-    pub fn badness(&self) -> Bytes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn badness(&self) -> Bytes {
         not_negative(self.record.badness)
     }
 
     /// Returns an upper bound of the next candidate's badness: the margin of the choice.
     #[must_use]
-    pub fn runner_up(&self) -> Bytes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn runner_up(&self) -> Bytes {
         let next = self.record.runner_up.as_ref();
         next.map_or(Bytes::ZERO, |next| not_negative(next.badness))
     }
 
     /// Returns the number of groups considered.
     #[must_use]
-    pub fn candidates(&self) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn candidates(&self) -> usize {
         self.record.census.eligible
     }
 

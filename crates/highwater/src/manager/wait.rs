@@ -335,7 +335,8 @@ impl ChargeWait {
     /// # Errors
     ///
     /// As [`ChargeWait`] says.
-    pub fn wait_until(self, deadline: Instant) -> Result<Charge, ChargeFailed> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn wait_until(self, deadline: Instant) -> Result<Charge, ChargeFailed> {
         self.with_deadline(deadline).wait()
     }
 

@@ -45,13 +45,14 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// # Examples
 ///
 /// ```
-/// use highwater::Manager;
-/// use highwater::DirtyTunables;
+/// use highwater::{DirtyTunables, Manager};
 ///
-/// let tunables = DirtyTunables::default().dirty_ratio(40)?.dirty_expire_centisecs(100)?;
+/// let tunables = DirtyTunables::default()
+///     .with("dirty_ratio", 40)?
+///     .with("dirty_expire_centisecs", 100)?;
 /// let hw = Manager::builder().dirty_tunables(tunables).build()?;
-/// assert_eq!(hw.dirty_tunables(), tunables);
-/// assert!(tunables.dirty_ratio(101).is_err());
+/// hw.set_dirty_tunables(tunables.with("dirty_ratio", 30)?);
+/// assert!(tunables.with("dirty_ratio", 101).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +75,30 @@ impl Default for DirtyTunables {
 }
 
 impl DirtyTunables {
+    /// Sets a tunable by its name: `dirty_background_ratio`, `dirty_ratio` (percent),
+    /// `dirty_writeback_centisecs` or `dirty_expire_centisecs`.
+    ///
+    /// # Errors
+    ///
+    /// A value outside the tunable's range, and an unknown name.
+    pub fn with(self, name: &str, value: i64) -> Result<Self, TunableError> {
+        match name {
+            "dirty_background_ratio" => self.dirty_background_ratio(value),
+            "dirty_ratio" => self.dirty_ratio(value),
+            "dirty_writeback_centisecs" => self.dirty_writeback_centisecs(value),
+            "dirty_expire_centisecs" => self.dirty_expire_centisecs(value),
+            _ => Err(TunableError::Unknown { name: name.into() }),
+        }
+    }
+
     /// Sets the percentage of memory that may be dirty before the thread writes back the oldest
     /// pages. Half of [`dirty_ratio`](Self::dirty_ratio), if that is less. Default: 10.
     ///
     /// # Errors
     ///
     /// Outside 0 to 100.
-    pub fn dirty_background_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn dirty_background_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
         self.dirty_background_ratio = percent_of("dirty_background_ratio", percent)?;
         Ok(self)
     }
@@ -90,7 +108,8 @@ impl DirtyTunables {
     /// # Errors
     ///
     /// Outside 0 to 100.
-    pub fn dirty_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn dirty_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
         self.dirty_ratio = percent_of("dirty_ratio", percent)?;
         Ok(self)
     }
@@ -101,7 +120,11 @@ impl DirtyTunables {
     /// # Errors
     ///
     /// Outside 0 to an hour.
-    pub fn dirty_writeback_centisecs(mut self, centisecs: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn dirty_writeback_centisecs(
+        mut self,
+        centisecs: i64,
+    ) -> Result<Self, TunableError> {
         self.dirty_writeback_centisecs = time_of("dirty_writeback_centisecs", centisecs)?;
         Ok(self)
     }
@@ -112,7 +135,8 @@ impl DirtyTunables {
     /// # Errors
     ///
     /// Outside 0 to an hour.
-    pub fn dirty_expire_centisecs(mut self, centisecs: i64) -> Result<Self, TunableError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn dirty_expire_centisecs(mut self, centisecs: i64) -> Result<Self, TunableError> {
         self.dirty_expire_centisecs = time_of("dirty_expire_centisecs", centisecs)?;
         Ok(self)
     }
@@ -357,7 +381,8 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn dirty_tunables(&self) -> DirtyTunables {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn dirty_tunables(&self) -> DirtyTunables {
         *self.core().writeback.tunables.lock()
     }
 

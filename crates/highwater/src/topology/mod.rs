@@ -40,7 +40,8 @@ use sysfs::Files;
 
 /// Maximum number of CPUs of a topology. Chosen: eight times the maximum of Linux on x86-64
 /// (8,192), and small enough that a typing mistake cannot exhaust memory by per-CPU arrays.
-pub const CPUS_MAX: usize = 1 << 16;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) const CPUS_MAX: usize = 1 << 16;
 
 /// Directory in which Linux describes the CPUs.
 const SYSTEM_CPUS: &str = "/sys/devices/system/cpu";
@@ -77,7 +78,8 @@ struct Description {
 
 /// The smallest part of a machine that two CPUs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sharing {
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) enum Sharing {
     /// They are the same CPU.
     Cpu,
     /// Threads of one core.
@@ -92,7 +94,8 @@ pub enum Sharing {
 
 /// Origin of a topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TopologyKind {
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) enum TopologyKind {
     /// From the system: its CPU numbers are those that the scheduler uses.
     Detected,
     /// From a description: its CPU numbers are virtual and must be given explicitly.
@@ -174,7 +177,8 @@ impl Topology {
     ///
     /// When `nr_cpus` is 0 or above [`CPUS_MAX`].
     #[must_use]
-    pub fn flat(nr_cpus: usize) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn flat(nr_cpus: usize) -> Self {
         assert!(
             (1..=CPUS_MAX).contains(&nr_cpus),
             "a topology has 1 to {CPUS_MAX} CPUs, not {nr_cpus}"
@@ -227,20 +231,23 @@ impl Topology {
     /// Returns one more than the highest number of a CPU that was online: the length of an array
     /// indexed by CPU. A CPU that came online since may have a higher one.
     #[must_use]
-    pub fn nr_cpus(&self) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn nr_cpus(&self) -> usize {
         self.description.positions.len()
     }
 
     /// Returns the number of CPUs that were online. They have the positions below this number; gaps
     /// in their numbering have the others.
     #[must_use]
-    pub fn nr_online(&self) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn nr_online(&self) -> usize {
         self.description.nr_online
     }
 
     /// Returns whether the CPU numbers are the system's own.
     #[must_use]
-    pub fn kind(&self) -> TopologyKind {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn kind(&self) -> TopologyKind {
         self.description.kind
     }
 
@@ -250,14 +257,16 @@ impl Topology {
     ///
     /// When `cpu` is not below [`nr_cpus`](Self::nr_cpus).
     #[must_use]
-    pub fn position(&self, cpu: CpuId) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn position(&self, cpu: CpuId) -> usize {
         self.description.positions[cpu.index()]
     }
 
     /// Returns the smallest part of the machine that two CPUs share: the distance of a cache line
     /// transfer. [`Sharing::Machine`] for a CPU that is not below [`nr_cpus`](Self::nr_cpus).
     #[must_use]
-    pub fn sharing(&self, one: CpuId, other: CpuId) -> Sharing {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn sharing(&self, one: CpuId, other: CpuId) -> Sharing {
         if one == other {
             return Sharing::Cpu;
         }

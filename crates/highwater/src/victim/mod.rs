@@ -56,7 +56,8 @@ mod groups;
 mod tests;
 
 pub use choice::{Census, Choice, Decision, Proof, RunnerUp};
-pub use groups::{ChosenGroup, select};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use groups::{ChosenGroup, select};
 pub use policy::Policy;
 pub use select::Selector;
 
@@ -125,7 +126,8 @@ impl Standing {
 
     /// Replaces the adjustment.
     #[must_use]
-    pub const fn with_adj(self, oom_score_adj: OomScoreAdj) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn with_adj(self, oom_score_adj: OomScoreAdj) -> Self {
         Self {
             oom_score_adj,
             ..self
@@ -134,7 +136,8 @@ impl Standing {
 
     /// Replaces the special state.
     #[must_use]
-    pub const fn with_state(self, state: State) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn with_state(self, state: State) -> Self {
         Self { state, ..self }
     }
 

@@ -79,14 +79,16 @@ impl Policy {
 
     /// Reads the victim exactly even if intervals alone prove that it is the worst, for its number
     /// in the record.
-    pub const fn reads_victim(mut self) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn reads_victim(mut self) -> Self {
         self.reads_victim = true;
         self
     }
 
     /// Sets the total that [`OomScoreAdj`] is thousandths of. Default: none, so that of the
     /// adjustments only [`OomScoreAdj::UNKILLABLE`] has an effect.
-    pub const fn total(mut self, total: Bytes) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn total(mut self, total: Bytes) -> Self {
         self.total = total;
         self
     }

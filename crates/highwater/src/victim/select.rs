@@ -96,7 +96,8 @@ impl<Id: Copy + Ord> Selector<Id> {
 
     /// Returns the number of candidates kept in a pass.
     #[must_use]
-    pub fn capacity(&self) -> usize {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn capacity(&self) -> usize {
         self.entries.capacity()
     }
 

@@ -70,7 +70,7 @@ fn variants(topology: &Topology) -> Vec<Variant> {
     let flat = FlatCounter::new(topology.nr_cpus(), regime);
     let published = TreeCounter::published(topology, regime);
     let neighbours = TreeCounter::new(topology, regime, Rounding::Down, Grouping::Contiguous);
-    let tree = CounterTree::new(topology, regime);
+    let tree = CounterTree::with_regime(topology, regime);
     let set = CounterSet::<4>::new(&Layout::new(topology, regime));
     let per_node = PerNodeCounter::new(topology);
     let shared = SharedCounter::new();

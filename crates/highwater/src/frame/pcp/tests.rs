@@ -400,13 +400,13 @@ fn a_refusal_says_why() {
     assert_eq!(
         error,
         AllocError::Fragmented {
-            order,
+            pages: order.pages(),
             free: Pages(512)
         }
     );
     assert_eq!(
         error.to_string(),
-        "512 pages are free, but no block of order 1"
+        "512 pages are free, but no block of 2 pages"
     );
     pool.free_bulk_on(CPU, &mut frames);
     assert_conserved(&pool);

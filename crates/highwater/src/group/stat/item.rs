@@ -94,7 +94,8 @@ pub(super) const NR_CELLS: usize = if cfg!(loom) { 1 } else { 16 };
 impl StatItem {
     /// Whether the item counts events, which never decrease, rather than pages present now.
     #[must_use]
-    pub const fn is_event(self) -> bool {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn is_event(self) -> bool {
         !matches!(
             self,
             Self::Anon

@@ -33,7 +33,8 @@ impl Tolerance {
     /// Returns the kernel's tolerance on a machine of `nr_cpus` CPUs: 64 pages for each, and 2
     /// seconds.
     #[must_use]
-    pub const fn as_kernel(nr_cpus: usize) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn as_kernel(nr_cpus: usize) -> Self {
         Self {
             pages: 64 * nr_cpus as u64,
             age: Duration::from_secs(2),

@@ -28,7 +28,8 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// All policies.
-    pub const ALL: [Self; 6] = [
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const ALL: [Self; 6] = [
         Self::TwoList,
         Self::Clock,
         Self::Sieve,
@@ -39,7 +40,8 @@ impl PolicyKind {
 
     /// Returns its name, which parses back to it.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::TwoList => "two-list",
             Self::Clock => "clock",
@@ -52,13 +54,15 @@ impl PolicyKind {
 
     /// Returns the number of accesses between two scans up to which the policy distinguishes.
     #[must_use]
-    pub fn accesses_max(self) -> u32 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn accesses_max(self) -> u32 {
         self.policy().map_or(1, |policy| policy.accesses_max())
     }
 
     /// Returns its decisions; `None` for the two lists, which have scan loops of their own.
     #[must_use]
-    pub fn policy(self) -> Option<Box<dyn EvictionPolicy>> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn policy(self) -> Option<Box<dyn EvictionPolicy>> {
         match self {
             Self::TwoList => None,
             Self::Clock => Some(Box::new(Clock)),
