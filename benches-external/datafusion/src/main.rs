@@ -9,8 +9,12 @@
 //! - made and dropped: a charge of 4 KiB, and a reservation of a consumer that is registered;
 //! - held: a charge and a reservation that grow by 4 KiB and shrink again.
 //!
-//! Fails if from two threads Highwater is less than 20 times faster than `GreedyMemoryPool` where
-//! they are held, or slower where they are made and dropped. Medians and ratios carry over to other
+//! Fails if Highwater takes longer, from two threads, than `GreedyMemoryPool`, or longer than a
+//! number of bare additions to a word of the CPU in the same run: 8 where a charge is made and
+//! dropped, 3.4 where it is held. The latter replaces "20 times faster than `GreedyMemoryPool`",
+//! which depends on how slow a contended atomic is, and is as strict: on the Intel Xeon (model 207)
+//! where that was promised, the pool takes 192 ns from two threads, a twentieth of which is 9.6 ns,
+//! and a bare addition 2.8, so that 3.4 of them are 9.5. Medians and ratios carry over to other
 //! machines, single times do not. Without `--bench` it does a thousandth of the work and promises
 //! nothing.
 //!
@@ -29,14 +33,16 @@ use std::sync::Arc;
 use datafusion_execution::memory_pool::{
     FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool, TrackConsumersPool,
 };
-use highwater::lab::percpu::has_restartable_sequences;
+use highwater::lab::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::{Bytes, Limits, Manager};
 use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
 const TIMES: u32 = 200_000;
 const MAX: Bytes = Bytes::gib(4096);
+const OURS: &str = "Highwater, depth 4";
 const GREEDY: &str = "GreedyMemoryPool";
+const BARE_ADD: &str = "bare per-CPU add";
 
 /// The repeated operation.
 #[derive(Clone, Copy)]
@@ -53,11 +59,11 @@ impl Shape {
         }
     }
 
-    /// Returns the least ratio of a step of [`GREEDY`] to Highwater's, from two threads.
-    fn promised(self) -> f64 {
+    /// Returns the upper bound of Highwater's time, from two threads, in bare additions.
+    fn additions(self) -> f64 {
         match self {
-            Self::MadeAndDropped => 1.0,
-            Self::Held => 20.0,
+            Self::MadeAndDropped => 8.0,
+            Self::Held => 3.4,
         }
     }
 }
@@ -70,7 +76,7 @@ fn highwater(shape: Shape) -> Variant {
         let child = group.child(name, Limits::max(MAX));
         group = child.expect("a name that is free");
     }
-    Variant::new("Highwater, depth 4", TIMES, move |times| match shape {
+    Variant::new(OURS, TIMES, move |times| match shape {
         Shape::MadeAndDropped => (0..times).for_each(|_| {
             drop(group.charge(black_box(Bytes::PAGE)).expect("there is room"));
         }),
@@ -106,6 +112,17 @@ fn datafusion(name: &'static str, pool: Arc<dyn MemoryPool>, shape: Shape) -> Va
     })
 }
 
+/// Returns an addition to a word of the CPU: [`highwater`] takes two such steps or four.
+fn bare_add() -> Variant {
+    let machine = Topology::detect();
+    let cells = Cells::new(Regime::preferred(&machine), machine.nr_cpus(), 1);
+    Variant::new(BARE_ADD, TIMES, move |times| {
+        for _ in 0..times {
+            black_box(&cells).add(0, black_box(1));
+        }
+    })
+}
+
 fn variants(shape: Shape) -> Vec<Variant> {
     let bytes = usize::try_from(MAX.0).expect("64 bits");
     let greedy = || GreedyMemoryPool::new(bytes);
@@ -117,6 +134,7 @@ fn variants(shape: Shape) -> Vec<Variant> {
         datafusion(GREEDY, Arc::new(greedy()), shape),
         datafusion("TrackConsumersPool", Arc::new(tracked), shape),
         datafusion("FairSpillPool", Arc::new(FairSpillPool::new(bytes)), shape),
+        bare_add(),
     ]
 }
 
@@ -136,26 +154,31 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether Highwater is as much faster as promised.
+/// Returns whether Highwater is as fast as promised.
 fn is_kept(shape: Shape) -> bool {
     let mut is_kept = true;
     for threads in [1, 2] {
         let medians: Medians = measure(&variants(shape), threads);
-        let ours = medians[0].1;
+        let of = |wanted| {
+            let found = medians.iter().find(|(name, _)| *name == wanted);
+            found.expect("it was measured").1
+        };
         println!(
             "\n{:24}{threads} threads, ns   of Highwater's",
             shape.name()
         );
         for (name, ns) in &medians {
-            let (ratio, promised) = (ns / ours, shape.promised());
-            let is_promised = *name == GREEDY && threads == 2;
-            is_kept &= !is_promised || ratio >= promised;
-            let verdict = match (is_promised, ratio >= promised) {
-                (false, _) => String::new(),
-                (true, true) => format!("  at least {promised}: ok"),
-                (true, false) => format!("  at least {promised}: NOT KEPT"),
-            };
-            println!("  {name:20}{ns:15.2}  {ratio:14.1}{verdict}");
+            println!("  {name:20}{ns:15.2}  {:14.1}", ns / of(OURS));
+        }
+        if threads == 1 {
+            continue;
+        }
+        for (than, at_most) in [(GREEDY, 1.0), (BARE_ADD, shape.additions())] {
+            let ratio = of(OURS) / of(than);
+            let is_this_kept = ratio <= at_most;
+            is_kept &= is_this_kept;
+            let verdict = if is_this_kept { "ok" } else { "NOT KEPT" };
+            println!("  of {than}: {ratio:.2}, at most {at_most}: {verdict}");
         }
     }
     is_kept

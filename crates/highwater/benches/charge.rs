@@ -9,17 +9,22 @@
 //! spec 8.2); one counter under a mutex; and a bare addition to a word of the CPU. The two threads
 //! use one group: what they share is what they would in a program.
 //!
-//! Fails if making and dropping a charge takes longer than eleven bare additions, or of 1,024
-//! groups longer than twenty-one; or if growing and shrinking one is less than ten times faster
-//! than four counters from two threads, or eight times on one. (One thread meets nobody. It is as
-//! fast as the CPU reads back what it has just stored: on an Intel Xeon 3.8 to 6.3 ns, where two
-//! per-CPU additions take 5.6.) Medians and ratios carry over to other machines, single times do
-//! not. Without `--bench` (as under `cargo test --benches`) it does a thousandth of the work and
-//! promises nothing.
+//! All promises are ratios to the bare addition of the same run, so that they depend on this
+//! library alone, and not on how slow the machine's atomics are. The bench fails if making and
+//! dropping a charge takes longer than 8 bare additions, or of 1,024 groups longer than 16; or if
+//! growing and shrinking one takes longer than 2.5. The last replaces "eight times faster than four
+//! atomics on one thread, ten times on two" and is as strict: on the Intel Xeon (model 207) where
+//! that was promised, four atomics take 56 ns on one thread and 400 on two, so that 7.0 and 40 ns
+//! were allowed; a bare addition takes 2.8 ns there, and 2.5 of them are 7.0. Times faster than
+//! four atomics are shown: 5.4 to 7.4 on an AMD EPYC (family 25 model 17), whose atomics are cheap.
 //!
-//! What would change our mind: below ten times, tokens for each CPU of each group, and the gates
-//! that let others take them, would not be worth their memory and their proofs; above eleven
-//! additions, the reference of each charge to its manager would have to go.
+//! Medians and ratios carry over to other machines, single times do not. Without `--bench` (as
+//! under `cargo test --benches`) it does a thousandth of the work and promises nothing.
+//!
+//! What would change our mind: if growing and shrinking took more than 2.5 additions, tokens for
+//! each CPU of each group, and the gates that let other CPUs take them, would not be worth their
+//! memory and their proofs; above eight additions, the reference of each charge to its manager
+//! would have to go.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
@@ -42,12 +47,14 @@ use timing::{Medians, ROUNDS, Variant, measure};
 const TIMES: u32 = 1_000_000;
 const MAX: Bytes = Bytes::gib(4096);
 const FOUR_ATOMICS: &str = "four atomics, checked";
-/// By number of threads, how many times faster than four atomics growing and shrinking is.
-const PROMISED: [(u32, f64); 2] = [(1, 8.0), (2, 10.0)];
 const BARE_ADD: &str = "a bare per-CPU addition";
 const GROW_AND_SHRINK: &str = "grow and shrink a charge";
-/// How many bare additions a charge that is made and dropped takes at most.
-const MADE: [(&str, f64); 2] = [(MAKE_AND_DROP, 11.4), (AT_RANDOM, 21.4)];
+/// Upper bounds, in bare additions, on one thread and on two.
+const PROMISED: [(&str, f64); 3] = [
+    (MAKE_AND_DROP, 8.0),
+    (AT_RANDOM, 16.0),
+    (GROW_AND_SHRINK, 2.5),
+];
 const MAKE_AND_DROP: &str = "make and drop, of a manager";
 const AT_RANDOM: &str = "the same, 1,024 groups at random";
 
@@ -208,13 +215,13 @@ fn main() -> ExitCode {
         "{}; {ROUNDS} interleaved rounds; medians of CPU time, ns for charge and uncharge",
         Topology::detect()
     );
-    let promises: Vec<Promise> = PROMISED.into_iter().flat_map(run).collect();
+    let promises: Vec<Promise> = [1, 2].into_iter().flat_map(run).collect();
     let here = has_restartable_sequences().then_some(&promises[..]);
     promise::report(here.ok_or("no restartable sequences"))
 }
 
-/// Measures on so many threads, of which so much is promised.
-fn run((threads, promised): (u32, f64)) -> Vec<Promise> {
+/// Measures on so many threads.
+fn run(threads: u32) -> [Promise; 3] {
     let medians: Medians = measure(&variants(), threads);
     let of = |wanted| {
         let found = medians.iter().find(|(name, _)| *name == wanted);
@@ -229,12 +236,9 @@ fn run((threads, promised): (u32, f64)) -> Vec<Promise> {
     } else {
         "two threads"
     };
-    let made = MADE.map(|(name, additions)| {
+    PROMISED.map(|(name, additions)| {
         let ratio = of(name) / of(BARE_ADD);
         let name = format!("{name}, {together}: bare additions");
         Promise::new(name, ratio, ..=additions)
-    });
-    let name = format!("{GROW_AND_SHRINK}, {together}: faster than four atomics");
-    let held = Promise::new(name, of(FOUR_ATOMICS) / of(GROW_AND_SHRINK), promised..);
-    made.into_iter().chain([held]).collect()
+    })
 }

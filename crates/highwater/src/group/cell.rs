@@ -120,12 +120,13 @@ impl Word {
     /// Like [`Word::parked`], but only if all of them fit.
     #[inline]
     pub(super) fn parked_whole(self, bytes: u64) -> Option<Self> {
-        let tokens = self.0 & (TOKENS | RETIRED);
+        // Includes the mark of a retired word, which exceeds any amount that fits.
+        let tokens = (self.0 & (TOKENS | RETIRED)).checked_add(bytes)?;
+        if tokens > CELL_MAX {
+            return None;
+        }
         // The tokens stay within their bits: nothing carries into the in-flight bits.
-        let fits = CELL_MAX
-            .checked_sub(tokens)
-            .is_some_and(|room| bytes <= room);
-        fits.then(|| Self(self.0.wrapping_add(ONE_STEP + bytes)))
+        Some(Self(self.0.wrapping_add(ONE_STEP + bytes)))
     }
 
     /// Returns the bytes that [`Word::parked`] leaves to the caller.

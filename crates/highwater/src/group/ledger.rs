@@ -17,8 +17,6 @@
 //! equal versions is the maximum of that version. (2^15 changes between the load and the swap of
 //! one thread could defeat this; each is a call under the tree's lock.)
 
-use crossbeam_utils::CachePadded;
-
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Bytes;
 
@@ -81,7 +79,7 @@ pub(super) struct Ledger {
     /// Written by: charges, uncharges, stealing (reservations), waiters (their mark), `set_max`
     /// (version). Read by: all of these, and readers of usage. Publishes: the slot of `max` that
     /// its version selects.
-    word: CachePadded<AtomicU64>,
+    word: AtomicU64,
     /// Written by: `set_max`, the slot not in use, one writer at a time under the tree's lock. Read
     /// by: any thread that has read the version.
     max: [AtomicU64; 2],
@@ -97,7 +95,7 @@ impl Ledger {
     pub(super) fn new() -> Self {
         let unlimited = || AtomicU64::new(Bytes::MAX.0);
         Self {
-            word: CachePadded::new(AtomicU64::new(0)),
+            word: AtomicU64::new(0),
             max: [unlimited(), unlimited()],
             peak: AtomicU64::new(0),
             recent_peak: AtomicU64::new(0),

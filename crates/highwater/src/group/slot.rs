@@ -14,6 +14,8 @@
 //! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
+use crossbeam_utils::CachePadded;
+
 use crate::percpu::{Blocks, Gates};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
@@ -38,7 +40,10 @@ pub(super) enum Actor {
 }
 
 /// A slot: one group, or room for one.
+// Field order: the first lines hold all that a charge that finds tokens reads of it, and no charge
+// writes them. The ledger has lines of its own.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Slot {
     /// Written by: creation and removal, under the tree's lock. Read by: charges. Publishes: the
     /// slot as initialized for this incarnation.
@@ -46,31 +51,34 @@ pub(super) struct Slot {
     /// Written by: creation, while nothing is reserved or in flight here. Read by: operations that
     /// have something reserved or in flight here, so it cannot change under them.
     parent: AtomicU32,
-    pub(super) ledger: Ledger,
-    /// Live words in the subtree. Written by: enlisting and retiring, under the tree's lock.
-    /// Read by: refills and reads of usage. Never below the number of words that hold tokens.
-    holders: AtomicU64,
-    /// Highest number of live words that the subtree had. Written and read as `holders`.
-    holders_peak: AtomicU64,
+    /// Token words by number, that is by CPU, and the extra one. Allocated when their CPU first
+    /// charges, and kept for later groups.
+    cells: Blocks<Cell, 16>,
     /// How the words are stepped, and how many there are.
     gates: Gates,
     /// Bitmap of the words that may be other than idle. Written by: the first operation of a CPU;
     /// cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear bit
     /// says that no operation has begun there.
     touched: Box<[AtomicU64]>,
-    /// Token words by number, that is by CPU, and the extra one. Allocated when their CPU first
-    /// charges, and kept for later groups.
-    cells: Blocks<Cell>,
     /// Metadata of the group that lives here or whose charges are still here.
     pub(super) meta: RwLock<Option<Arc<Meta>>>,
+    /// Live words in the subtree. Written by: enlisting and retiring, under the tree's lock.
+    /// Read by: refills and reads of usage. Never below the number of words that hold tokens.
+    holders: AtomicU64,
+    /// Highest number of live words that the subtree had. Written and read as `holders`.
+    holders_peak: AtomicU64,
+    pub(super) ledger: CachePadded<Ledger>,
 }
+
+// The addresses of the words of the first CPUs share a line with the incarnation.
+const _: () = assert!(align_of::<Slot>() >= 128 && std::mem::offset_of!(Slot, cells) <= 16);
 
 impl Slot {
     fn new(gates: Gates) -> Self {
         Self {
             incarnation: AtomicU64::new(0),
             parent: AtomicU32::new(NO_PARENT),
-            ledger: Ledger::new(),
+            ledger: CachePadded::new(Ledger::new()),
             holders: AtomicU64::new(0),
             holders_peak: AtomicU64::new(0),
             gates,
@@ -151,7 +159,7 @@ impl Slot {
     /// Returns word number `index`, if it was allocated.
     #[inline]
     pub(super) fn find_cell(&self, index: usize) -> Option<&Cell> {
-        self.cells.find(index)
+        self.cells.get(index)
     }
 
     #[cold]

@@ -14,6 +14,8 @@ use crate::units::GroupId;
 /// (memcg). Cheap to clone. A group exists until it is [removed](Self::remove), independent of its
 /// handles.
 #[derive(Clone)]
+// Half a line, or a multiple: a charge reads the seat, which then lies in one line.
+#[repr(C, align(32))]
 pub struct Group {
     /// The node's seat, for charges that keep the manager alive.
     seat: Seat<Shared>,

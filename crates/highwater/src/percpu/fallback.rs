@@ -63,6 +63,11 @@ mod none {
             match self {}
         }
 
+        #[cfg(not(loom))]
+        pub(in crate::percpu) fn cpu_number(self) -> u32 {
+            match self {}
+        }
+
         pub(in crate::percpu) fn can_restart_others(self) -> bool {
             match self {}
         }
@@ -92,6 +97,8 @@ mod none {
             fn attempt_exchange(*const u64, CpuId, u64, u64) -> Attempt;
             #[cfg(not(loom))]
             fn try_store<DELAY>(*const Gated, u64, u64) -> bool;
+            #[cfg(not(loom))]
+            fn try_add_gated<DELAY>(*const Gated, usize, u64) -> bool;
             #[cfg(not(loom))]
             fn try_pop<DELAY>(*const Stack, u32) -> Option<u32>;
             #[cfg(not(loom))]

@@ -19,16 +19,18 @@
 //! reaches zero once: when the owner is gone and no reference is left. Who brings it there frees
 //! the value.
 //!
-//! **Orderings.** A count is stepped as any [`Gated`] word: a plain store on its own CPU, which
-//! releases what its thread did with the value. The owner closes it by a locked instruction after a
-//! membarrier, which acquires that; `central` is acquired and released by each step.
+//! **Orderings.** A count is stepped as any [`Gated`] word: a plain addition on its own CPU, which
+//! releases what its thread did with the value. The owner raises the gate for good, and closes the
+//! count by a locked instruction after the membarrier, which acquires that. So the plain addition
+//! looks at the gate alone, and the other ways at the mark. `central` is acquired and released by
+//! each step.
 //!
 //! **Failure modes.** Where the system refuses the membarrier that it granted before, and what
 //! takes its place, the counts stay open and the value is never dropped.
 //!
 //! Source: the kernel's `percpu_ref` (`lib/percpu-refcount.c`): mode switch, bias.
-//! Deviation: it switches after a grace period; here a step compares with the closed bit, and a
-//! membarrier is all the waiting there is.
+//! Deviation: it switches after a grace period; here a step looks at a gate, and a membarrier is
+//! all the waiting there is.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -176,7 +178,7 @@ impl<T> Inner<T> {
             let count = closed.expect("closing is never refused");
             sum += count.cast_signed() >> 1;
         }
-        drop(raised);
+        raised.leave_up();
         Self::add_central(&this.central, sum - BIAS)
     }
 
@@ -196,9 +198,8 @@ impl<T> Inner<T> {
             unseen.add(delta.cast_unsigned());
             return unseen.get() == 0;
         }
-        // Counts are open while the owner lives: the plain store is never the last of all.
-        let count = this.gates.own().and_then(|own| this.counts.get(own));
-        let is_counted = count.is_some_and(|count| count.try_step(|count| added(count, delta)));
+        // The gate is down while the owner lives: the plain addition is never the last of all.
+        let is_counted = this.gates.try_add(&this.counts, steps(delta));
         // SAFETY: the caller's promise; nothing was counted yet.
         !is_counted && unsafe { Self::add_slowly(inner, delta) }
     }
@@ -250,7 +251,13 @@ unsafe fn free<T>(inner: NonNull<Inner<T>>) {
 #[inline]
 fn added(count: u64, delta: i64) -> Option<u64> {
     let is_open = count & CLOSED == 0;
-    is_open.then(|| count.wrapping_add_signed(delta << 1))
+    is_open.then(|| count.wrapping_add(steps(delta)))
+}
+
+/// What `delta` references add to a count.
+#[inline]
+fn steps(delta: i64) -> u64 {
+    (delta << 1).cast_unsigned()
 }
 
 impl<T> PercpuRef<T> {

@@ -41,6 +41,13 @@
 //!             return not stored
 //!         gated.word = new                    COMMIT
 //!
+//! try_add_gated(words, delta) -> added or not
+//!         if cpu >= words.len
+//!             return not added
+//!         if words[cpu].station != cpu        the gate is up: see `gated`
+//!             return not added
+//!         words[cpu].word += delta            COMMIT: one instruction
+//!
 //! try_pop(stacks) -> a number or nothing       a stack is a header, a station, and a ring: see `stacks`
 //!         if cpu >= stacks.nr_cpus
 //!             return nothing

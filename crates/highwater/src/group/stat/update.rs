@@ -70,7 +70,7 @@ impl Stat {
     pub(super) fn add(self: &Arc<Self>, item: StatItem, delta: i64) {
         if item.has_cells()
             && let Some(cpu) = self.sequences.cpu()
-            && let Some(block) = self.blocks.find(cpu.index())
+            && let Some(block) = self.blocks.get(cpu.index())
             && block.try_add(self.sequences, item.index(), delta)
         {
             return;

@@ -77,6 +77,31 @@ fn two_from_afar_take_turns() {
     at_once([|word| put(word, C0), |word| take(word, C1), take_in_a_batch]);
 }
 
+// Goal: plain additions and a step from afar take turns, and nothing is added behind the back of
+// the thread that leaves the gate up. Method: the value at which a word is closed under its gate is
+// the sum of all additions that were made, whenever the adder tried.
+#[test]
+fn nothing_is_added_once_a_gate_is_left_up() {
+    model(|| {
+        let gates = Gates::new(Regime::Restartable, 2);
+        let words = Arc::new([gates.word(0, 0), gates.word(1, 0)]);
+        let others = Arc::clone(&words);
+        let adder = thread::spawn(move || {
+            run_on(C0);
+            let added = (0..2).filter(|_| gates.try_add(&others[..], 2));
+            2 * added.count() as u64
+        });
+        run_on(C1);
+        let raised = Raised::new(words.iter());
+        let closed = raised.words().map(|open| open.step(&|word| Some(word | 1)));
+        let closed: Vec<_> = closed.collect();
+        raised.leave_up();
+        let added = adder.join().expect("the model's thread ends");
+        assert_eq!(closed, [Ok(added), Ok(0)]);
+        assert_eq!(words[0].load(), added | 1);
+    });
+}
+
 // Goal: who steps with a fence and then looks, and who stores, makes a membarrier and then looks at
 // the word, do not both miss.
 #[test]

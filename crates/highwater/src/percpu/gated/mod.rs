@@ -24,7 +24,8 @@
 //! gate up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
 //!
 //! **Protocol.** Gates count: each who raises one lowers it, and several may have it up. A batch of
-//! words is raised together, for the price of one membarrier ([`Raised`]).
+//! words is raised together, for the price of one membarrier ([`Raised`]). A gate that is left up
+//! ([`Raised::leave_up`]) ends plain steps of its word for good.
 //!
 //! **Orderings.** A step from afar, or on an extra word, is a locked instruction and a full fence.
 //! A plain step releases and acquires, and no more: on x86-64, the one system that has it, stores
@@ -62,9 +63,9 @@ use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::units::CpuId;
 
-/// The CPU of a thread that is not registered: above those that there are.
-#[cfg(not(loom))]
-const NOBODY: u32 = i32::MAX.cast_unsigned();
+/// The station of a word that belongs to no CPU: no thread's CPU has this number, which is above
+/// all that there are and below those of threads that are not registered.
+const NO_CPU: u32 = i32::MAX.cast_unsigned();
 /// The gate, raised once more.
 const ONE_GATE: u64 = 1 << 32;
 
@@ -145,11 +146,29 @@ impl Gates {
     pub(crate) fn word(self, index: usize, value: u64) -> Gated {
         assert!(index < self.nr_words(), "there is no word {index}");
         let is_extra = index == self.nr_cpus as usize;
+        let machine = self.machine.filter(|_| !is_extra);
+        let cpu = machine.map_or(u64::from(NO_CPU), |_| index as u64);
         Gated {
             word: AtomicU64::new(value),
-            station: AtomicU64::new(index as u64),
-            machine: self.machine.filter(|_| !is_extra),
+            station: AtomicU64::new(cpu),
+            machine,
         }
+    }
+
+    /// Adds `delta` to the word of the CPU that the thread runs on, if that is among `words`, its
+    /// gate is down and nothing interrupts: one plain instruction. Whether it was added. The words
+    /// are numbered from 0.
+    // Always: the call would cost more than the step.
+    #[inline(always)]
+    pub(crate) fn try_add(self, words: &[Gated], delta: u64) -> bool {
+        self.try_add_delayed::<0>(words, delta)
+    }
+
+    /// As [`try_add`](Self::try_add), with `DELAY` as in `Gated::step_delayed`.
+    #[inline(always)]
+    fn try_add_delayed<const DELAY: u32>(self, words: &[Gated], delta: u64) -> bool {
+        self.machine
+            .is_some_and(|machine| machine.try_add::<DELAY>(words, delta))
     }
 }
 
@@ -333,6 +352,11 @@ impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
         Ok(raised)
     }
 
+    /// Leaves the gates up: from now on no plain store steps these words.
+    pub(crate) fn leave_up(self) {
+        std::mem::forget(self);
+    }
+
     /// The words, in order, to be stepped.
     pub(crate) fn words<'s>(&'s self) -> impl Iterator<Item = Open<'s>> {
         // Not `'a`: open no longer than the gate is up.
@@ -372,9 +396,9 @@ impl Machine {
     }
 
     /// The CPU that the thread seems to run on; no CPU's number if it is not registered.
-    #[inline]
+    #[inline(always)]
     fn cpu(self) -> u32 {
-        self.0.cpu().map_or(NOBODY, |cpu| cpu.0)
+        self.0.cpu_number()
     }
 
     #[inline]
@@ -382,6 +406,15 @@ impl Machine {
         // SAFETY: the word lives as long as the reference. Other writers exchange it atomically:
         // in sequences of its own CPU, or with the gate up and after the membarrier of `Raised`.
         unsafe { self.0.try_store::<DELAY>(word, old, new) }
+    }
+
+    #[inline(always)]
+    fn try_add<const DELAY: u32>(self, words: &[Gated], delta: u64) -> bool {
+        // SAFETY: the words live as long as the reference. Other writers: as in `try_store`.
+        unsafe {
+            self.0
+                .try_add_gated::<DELAY>(words.as_ptr(), words.len(), delta)
+        }
     }
 
     fn attempt_exchange(self, word: &Gated, owner: CpuId, old: u64, new: u64) -> Attempt {

@@ -37,6 +37,24 @@ impl Machine {
         true
     }
 
+    pub(super) fn try_add<const DELAY: u32>(self, words: &[Gated], delta: u64) -> bool {
+        let Some(_sequence) = self.0.begin() else {
+            return false;
+        };
+        let Some(word) = words.get(here() as usize) else {
+            return false;
+        };
+        // Acquire. Pairs with `Gated::lower`.
+        if word.station.load(Ordering::Acquire) != u64::from(here()) {
+            return false;
+        }
+        // Acquire. Pairs with the steps of others.
+        let old = word.word.load(Ordering::Acquire);
+        // Release. Pairs with `Gated::load`.
+        word.word.store(old.wrapping_add(delta), Ordering::Release);
+        true
+    }
+
     pub(super) fn attempt_exchange(
         self,
         word: &Gated,

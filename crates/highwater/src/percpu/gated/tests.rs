@@ -34,9 +34,23 @@ fn taken(word: u64) -> Option<u64> {
     (word > 0).then_some(0)
 }
 
-/// What 6 threads have put into the words of their CPUs, one at a time, while `take` emptied all
-/// words again and again; and what it took.
+/// As [`put_among_by`], where each put is a step.
 fn put_among(gates: Gates, words: &[Gated], take: impl Fn() -> u64 + Sync) -> (u64, u64) {
+    let step = || {
+        let word = &words[gates.here()];
+        let put = word.step_delayed::<DELAY>(|word| Some(word + 1));
+        assert!(put.is_ok());
+    };
+    put_among_by(words, take, step)
+}
+
+/// What 6 threads have put into the words of their CPUs by `put`, one at a time, while `take`
+/// emptied all words again and again; and what it took.
+fn put_among_by(
+    words: &[Gated],
+    take: impl Fn() -> u64 + Sync,
+    put: impl Fn() + Sync,
+) -> (u64, u64) {
     const PUTS: u64 = 2_000;
     const THREADS: u64 = 6;
     let is_over = AtomicBool::new(false);
@@ -51,11 +65,7 @@ fn put_among(gates: Gates, words: &[Gated], take: impl Fn() -> u64 + Sync) -> (u
             sum
         });
         while_moved_around(THREADS, |_| {
-            for _ in 0..PUTS {
-                let word = &words[gates.here()];
-                let put = word.step_delayed::<DELAY>(|word| Some(word + 1));
-                assert!(put.is_ok());
-            }
+            (0..PUTS).for_each(|_| put());
         });
         // Relaxed: as above.
         is_over.store(true, Ordering::Relaxed);
@@ -91,6 +101,38 @@ fn steps_from_afar_meet_no_sequence_half_way() {
             .iter()
             .all(|word| word.station.load(Ordering::Relaxed) < ONE_GATE)
     );
+}
+
+// Goal: plain additions meet no step from afar half-way, and end where a gate is left up.
+// Method: as above; each put is an addition, or a step where that is not possible. Then every gate
+// stays up.
+#[test]
+fn additions_meet_no_step_from_afar_half_way() {
+    let Some((gates, words)) = this_machine() else {
+        return;
+    };
+    let batched = || {
+        let raised = Raised::new(words.iter());
+        raised
+            .words()
+            .filter_map(|open| open.step(&taken).ok())
+            .sum()
+    };
+    let put = || {
+        if !gates.try_add_delayed::<DELAY>(&words, 1) {
+            let put = words[gates.here()].step(|word| Some(word + 1));
+            assert!(put.is_ok());
+        }
+    };
+    let (put, found) = put_among_by(&words, batched, put);
+    assert_eq!(found, put);
+    assert!((0..1000).any(|_| gates.try_add(&words, 1)));
+    let sum = || words.iter().map(Gated::load).sum::<u64>();
+    let before = sum();
+    Raised::new(words.iter()).leave_up();
+    assert!((0..1000).all(|_| !gates.try_add(&words, 1)));
+    run_unregistered(|| assert!(!gates.try_add(&words, 1)));
+    assert_eq!(sum(), before);
 }
 
 // Goal: the same where membarrier is refused once the words are in use, and the thief visits their

@@ -118,6 +118,14 @@ impl Area {
     /// The CPU that the thread runs on, or `None` if the thread is not registered.
     #[inline]
     pub(super) fn cpu(self) -> Option<CpuId> {
+        // Negative numbers are the kernel's and the C library's ways to say "not registered".
+        let cpu = self.cpu_number();
+        (cpu.cast_signed() >= 0).then_some(CpuId(cpu))
+    }
+
+    /// The CPU that the thread runs on, or a number of 2^31 and more if it is not registered.
+    #[inline(always)]
+    pub(super) fn cpu_number(self) -> u32 {
         let cpu: u32;
         // SAFETY: `offset` comes from the C library, which allots the area in the static TLS block
         // of every thread it starts, registered or not. Only reads it; no flags, no stack.
@@ -130,8 +138,7 @@ impl Area {
                 options(nostack, preserves_flags, readonly),
             );
         }
-        // Negative numbers are the kernel's and the C library's ways to say "not registered".
-        (cpu.cast_signed() >= 0).then_some(CpuId(cpu))
+        cpu
     }
 
     /// Adds `delta` to the cell of the CPU that the thread runs on, if the cell is odd; else does
@@ -333,6 +340,55 @@ impl Area {
                 station_at = const Gated::STATION_AT,
                 delay = const DELAY,
                 not_stored = label { return false },
+            );
+        }
+        true
+    }
+
+    /// Adds `delta` to the gated word of the CPU that the thread runs on, if there is one and its
+    /// gate is down; else does nothing. Whether it was added. `DELAY` is as in
+    /// [`attempt_add`](Self::attempt_add).
+    ///
+    /// # Safety
+    ///
+    /// `first` points to `nr_words` gated words that live for the whole call. As for
+    /// [`try_store`](Self::try_store), each of them.
+    #[inline(always)]
+    pub(super) unsafe fn try_add_gated<const DELAY: u32>(
+        self,
+        first: *const Gated,
+        nr_words: usize,
+        delta: u64,
+    ) -> bool {
+        // SAFETY: the caller vouches for the words, and the bounds check inside the sequence keeps
+        // its accesses to them. The commit is one instruction, so that nothing of this CPU comes
+        // between its load and its store. Whatever leaves the sequence early has added nothing.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:r}, {nr_words}",
+                    "jae {not_added}",
+                    delay!("8"),
+                    "mov {scratch:e}, {cpu:e}",
+                    "shl {scratch}, {size_log2}",
+                    // The upper half of the register is zero, as is the gate when it is down.
+                    "cmp qword ptr [{first} + {scratch} + {station_at}], {cpu:r}",
+                    "jne {not_added}",
+                    delay!("9", "cpu"),
+                    // COMMIT
+                    "add qword ptr [{first} + {scratch}], {delta}",
+                ],
+                aborted ["jmp {not_added}"],
+                first = in(reg) first,
+                nr_words = in(reg) nr_words,
+                delta = in(reg) delta,
+                cpu = out(reg) _,
+                scratch = out(reg) _,
+                size_log2 = const size_of::<Gated>().ilog2(),
+                station_at = const Gated::STATION_AT,
+                delay = const DELAY,
+                not_added = label { return false },
             );
         }
         true
