@@ -165,8 +165,8 @@ impl Pass {
 
 impl Core {
     /// Takes tokens back below `group` until it has room for `bytes`, or other threads' work leaves
-    /// that open; fails if it proves that there is none. Serves a charge to `key`: while the lock is
-    /// held, that group stays if it is still there, and `group` with it.
+    /// that open; fails if it proves that there is none. Serves a charge to `key`: while the lock
+    /// is held, that group stays if it is still there, and `group` with it.
     pub(super) fn make_room(
         &self,
         key: GroupKey,

@@ -1,4 +1,4 @@
-//! The ledger of one group (page_counter): the bytes reserved in its subtree, and its maximum.
+//! The ledger of one group (`page_counter`): the bytes reserved in its subtree, and its maximum.
 //!
 //! Invariant: a reservation is made by a compare-and-swap that succeeds only while
 //! `reserved + bytes <= max`, **with the maximum of that very moment**: never above it, not even

@@ -2,13 +2,13 @@
 //! as an interval at once, and exactly on demand.
 //!
 //! A [`GroupNode`] is charged before memory is used and uncharged after; its ancestors are charged
-//! with it (page_counter), and each has a maximum. If every charge were counted on every ancestor,
-//! all CPUs would write the same few cache lines. So each CPU of a group holds a per-CPU stock of
-//! up to 256 KiB, its *escrow*: tokens that are reserved on the group and all its ancestors and not
-//! used yet. Most charges take tokens there, by one plain store to a line of their own. Unlike a
-//! plain per-CPU stock, the tokens shrink to nothing near a limit, and a charge that finds no room
-//! takes them back from any CPU at once. So a group with a maximum of 20 bytes takes exactly 20
-//! bytes, also on 384 CPUs.
+//! with it (`page_counter`), and each has a maximum. If every charge were counted on every
+//! ancestor, all CPUs would write the same few cache lines. So each CPU of a group holds a per-CPU
+//! stock of up to 256 KiB, its *escrow*: tokens that are reserved on the group and all its
+//! ancestors and not used yet. Most charges take tokens there, by one plain store to a line of
+//! their own. Unlike a plain per-CPU stock, the tokens shrink to nothing near a limit, and a charge
+//! that finds no room takes them back from any CPU at once. So a group with a maximum of 20 bytes
+//! takes exactly 20 bytes, also on 384 CPUs.
 //!
 //! # Invariant
 //!

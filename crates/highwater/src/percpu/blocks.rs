@@ -3,9 +3,9 @@
 //! Many objects are used on few of the CPUs: a group of a tenant on two of 384. What such an object
 //! keeps for each CPU is allocated when that CPU comes for the first time, and stays until the
 //! object goes. The directory has two levels, so that it is small too: 8 bytes for each [`CHUNK`]
-//! CPUs of the machine, and [`CHUNK`] addresses where there is a block. An object that is used often
-//! has the addresses of the first CPUs in itself (`NEAR`): their blocks are one cache line nearer
-//! for each level.
+//! CPUs of the machine, and [`CHUNK`] addresses where there is a block. An object that is used
+//! often has the addresses of the first CPUs in itself (`NEAR`): their blocks are one cache line
+//! nearer for each level.
 //!
 //! **Protocol.** As [`Published`], at both levels: whoever comes first makes the chunk or block, of
 //! two that come at once one wins, and the other's is dropped.
