@@ -1,20 +1,21 @@
-//! The balloon, by which a pool shrinks and grows while it is used; and trimming, which gives the
-//! memory of free frames back.
+//! The balloon, which shrinks and grows a pool while it is used; and trimming, which gives the
+//! memory of free frames back to the system.
 //!
-//! A pool that is to manage fewer frames takes free ones out: it owns them as blocks, as large as
-//! there are, and gives their memory back to the system. They are neither free nor allocated, and
-//! not managed: watermarks and lists follow what is left. Growing puts them back into the zones.
-//! Frames that are in use stay where they are; it is for the manager to have them freed first.
+//! To shrink, a pool takes free frames out: it owns them as blocks, as large as there are, and
+//! gives their memory back to the system. They are neither free nor allocated, and not managed:
+//! watermarks and lists are recomputed for the rest. Growing puts them back into the zones. Frames
+//! that are in use stay where they are; the manager must have them freed first.
 //!
-//! Invariant: `frames of the memory = managed + ballooned`. While frames are on their way, fewer
-//! are said to be managed, so that no sum is above what there is.
+//! Invariant: `frames of the memory = managed + ballooned`. While frames move, the managed count is
+//! the lower one, so that no sum exceeds the frames of the memory.
 //!
-//! Trimming changes no number: frames of 4 MiB at a time are taken by their place, given back to
-//! the system, and freed. A request that finds no frame meanwhile waits for the trim
-//! ([`FramePool::is_trimming`]), which may have lost its CPU with all of a small pool in its hands.
+//! Trimming changes no count: frames are taken by address, 4 MiB at a time, given back to the
+//! system, and freed. A request that finds no frame meanwhile waits for the trim
+//! ([`FramePool::is_trimming`]), which may have been preempted while it withholds all of a small
+//! pool.
 //!
-//! What was given back, by either, counts as never used: the frames that are still resident go out
-//! before it.
+//! Frames given back by either count as fresh: frames that are still resident are allocated before
+//! them.
 //!
 //! Source: `virtio_balloon` of Linux, by which a host takes memory from a guest. Deviation: the
 //! pool inflates it for itself, in the largest blocks there are.
@@ -28,7 +29,7 @@ use crate::units::{CpuId, Order, Pages, Pfn};
 
 static BALLOON_LOCK: LockClass = LockClass::new("balloon", Rank::Leaf);
 
-/// Blocks that are taken at once. Chosen: of the largest, 256 MiB.
+/// Blocks taken at once. Chosen: of the largest, 256 MiB.
 const BATCH: usize = 64;
 /// Frames that a trim withholds at once: the largest block.
 const TRIMMED_AT_ONCE: u32 = 1 << Order::MAX.get();
@@ -47,7 +48,7 @@ struct Trim<'a>(&'a Balloon);
 
 impl<'a> Trim<'a> {
     fn begin(balloon: &'a Balloon) -> Self {
-        // Relaxed: a thread that finds frames gone has seen what came before their taking.
+        // Relaxed: a thread that finds frames gone has seen the stores before their taking.
         balloon.nr_trims.fetch_add(1, Ordering::Relaxed);
         Self(balloon)
     }
@@ -60,10 +61,10 @@ impl Drop for Trim<'_> {
     }
 }
 
-/// What an inflation leaves free.
+/// The reserve that an inflation leaves free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// The reserve that ordinary requests leave, of the pool as it will be.
+    /// The reserve that ordinary requests leave, of the pool after the inflation.
     Reserve,
     /// Nothing.
     Nothing,
@@ -93,7 +94,7 @@ impl Balloon {
 
 impl FramePool {
     /// Takes up to `pages` free frames out of the pool and gives their memory back to the system;
-    /// how many. If they are fewer, no more are free.
+    /// returns how many. If fewer, no more were free.
     ///
     /// # Cost
     ///
@@ -114,12 +115,12 @@ impl FramePool {
         self.stock.manage_fewer(wanted);
         let taken = self.take_out(wanted, floor);
         self.stock.manage_more(wanted - taken);
-        // Watermarks and lists follow.
+        // Recomputes watermarks and lists.
         self.turn(|_| ());
         taken
     }
 
-    /// Puts frames into the balloon, and says how many.
+    /// Takes frames into the balloon; returns how many.
     fn take_out(&self, wanted: Pages, floor: Pages) -> Pages {
         let (memory, backend) = (&self.stock.memory, &self.stock.backend);
         let mut heads = [Pfn(0); BATCH];
@@ -144,7 +145,7 @@ impl FramePool {
         wanted - Pages(left)
     }
 
-    /// Puts up to `pages` frames back into the pool; how many. If they are fewer, no more were out
+    /// Puts up to `pages` frames back into the pool; returns how many. If fewer, no more were out
     /// of it.
     ///
     /// # Cost
@@ -174,7 +175,7 @@ impl FramePool {
         back
     }
 
-    /// Frames that are out of the pool.
+    /// Returns the number of frames that are out of the pool.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn ballooned(&self) -> Pages {
@@ -182,13 +183,13 @@ impl FramePool {
     }
 
     /// Gives the memory of free frames back to the system; they stay free, and are committed again
-    /// as they are next used. Returns how many were resident.
+    /// at their next use. Returns how many were resident.
     ///
     /// # Cost
     ///
     /// Withholds 4 MiB of frames at a time, above the reserve, and makes up to two system calls for
-    /// each run of free ones. Per-CPU lists are drained first; what comes into them meanwhile is
-    /// left alone.
+    /// each run of free ones. Per-CPU lists are drained first; frames freed to them meanwhile are
+    /// not trimmed.
     ///
     /// # Panics
     ///
@@ -222,7 +223,7 @@ impl FramePool {
         self.balloon.nr_trims.load(Ordering::Acquire) > 0
     }
 
-    /// Makes the frames of the balloon free, of a pool that ends.
+    /// Frees the frames of the balloon when the pool is dropped.
     pub(super) fn empty_balloon(&self) {
         while let Some(block) = self.balloon.pop() {
             self.stock.memory.surrender_block(block);
@@ -239,5 +240,5 @@ impl FramePool {
     }
 }
 
-/// Frames come from anywhere.
+/// Frames are taken from any zone.
 const NEAR: CpuId = CpuId(0);

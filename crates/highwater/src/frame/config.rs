@@ -1,4 +1,4 @@
-//! How a pool is made.
+//! Construction options of a pool.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,46 +9,46 @@ use super::{MakeBackend, Tunables};
 use crate::percpu::Regime;
 use crate::units::{Bytes, Pages};
 
-/// How a [`FramePool`](super::FramePool) is made.
+/// The configuration of a [`FramePool`](super::FramePool).
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
     /// CPUs that have a list.
     pub nr_cpus: usize,
-    /// How lists are written: restartable for the CPUs that there are, atomic for any others.
+    /// How lists are written: restartable for the CPUs of the system, atomic for any others.
     pub regime: Regime,
-    /// What lies behind the lists.
+    /// The back end behind the lists.
     pub backend: MakeBackend,
-    /// How lists find their size.
+    /// How lists are sized.
     pub policy: PcpPolicy,
-    /// How a list gives back more than a batch.
+    /// How a list drains more than a batch.
     pub drain: DrainMode,
-    /// What can be set later, too.
+    /// The settings that can also be changed later.
     pub tunables: Tunables,
     /// When frames are zeroed.
     pub zeroing: Zeroing,
-    /// What the caches of one CPU hold of data: where that is more than three batches of frames, a
-    /// batch may stay in a list whose blocks are freed in a row.
+    /// Data cache of one CPU: where that is more than three batches of frames, a batch may stay in
+    /// a list whose blocks are freed in a row.
     pub cache_slice: Bytes,
 }
 
-/// How a CPU's list finds its size.
+/// How a CPU's list (pcp) is sized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PcpPolicy {
-    /// It does not: always as large as a list that is idle.
+    /// Fixed: always as large as a list that is idle.
     Fixed,
-    /// As Linux 5.14 to 6.6: of one size, and a drain takes twice as much as the one before it,
-    /// without a bound but the list's size.
+    /// As Linux 5.14 to 6.6: of one size, and each drain takes twice as much as the one before it,
+    /// bounded only by the list's size.
     Legacy,
-    /// It grows with each visit to the zones, and shrinks when it is idle or memory is short, as
-    /// Linux since 6.7.
+    /// Auto-tuned, as Linux since 6.7: a list grows with each visit to the zones, and shrinks when
+    /// it is idle or memory is short.
     #[default]
     Auto,
 }
 
-/// How a list gives back more than a batch at once.
+/// How a list drains more than a batch at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DrainMode {
-    /// All in one hold of the zone's lock.
+    /// All under one hold of the zone's lock.
     OneHold,
     /// A batch at a time, with all locks dropped in between.
     #[default]
@@ -58,35 +58,34 @@ pub enum DrainMode {
 /// When frames are zeroed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Zeroing {
-    /// When a request asks for it. Others may read what the last owner wrote.
+    /// When a request asks for it. Otherwise the last owner's data may be read.
     #[default]
     OnRequest,
-    /// Whenever a frame is handed out.
+    /// At each allocation.
     OnAlloc,
-    /// When a frame is given back, so that nothing of its owner's remains, and when a request asks
-    /// for it.
+    /// At each free, so that none of the owner's data remains, and when a request asks for it.
     OnFree,
 }
 
-/// A pool cannot be made so.
+/// Why a pool cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// There are no CPUs.
     #[error("a pool for no CPUs: give one at least")]
     NoCpus,
-    /// Somebody has frames of the memory.
+    /// Frames of the memory are in use.
     #[error("only {free} of {managed} are free: a pool needs the whole memory")]
     NotFree {
-        /// Frames that nobody has.
+        /// Free frames.
         free: Pages,
-        /// Frames in all.
+        /// All frames.
         managed: Pages,
     },
 }
 
 impl PoolConfig {
-    /// The defaults, for lists that any thread may use as any CPU.
+    /// Returns the defaults, for lists that any thread may use as any CPU.
     #[must_use]
     pub fn new(nr_cpus: usize) -> Self {
         Self {
@@ -102,7 +101,7 @@ impl PoolConfig {
     }
 }
 
-/// A name that stands for nothing.
+/// An unknown name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("there is no {what} `{name}`: give {known}")]
 pub struct UnknownName {

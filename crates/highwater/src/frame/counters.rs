@@ -1,10 +1,10 @@
-//! What per-CPU lists did.
+//! Event counts of per-CPU lists (pcp).
 
 use crate::sync::StatCell;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Events of per-CPU lists, since the pool was made. A hit counts nothing.
+        /// Events of per-CPU lists, since the pool was created. A hit counts nothing.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         pub struct PcpCounters {
@@ -12,12 +12,12 @@ macro_rules! counters {
         }
 
         impl PcpCounters {
-            /// Every count by its name.
+            /// Returns every count with its name.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
 
-            /// What happened since `earlier`.
+            /// Returns the events since `earlier`.
             #[must_use]
             pub const fn since(&self, earlier: &Self) -> Self {
                 Self {
@@ -32,7 +32,7 @@ macro_rules! counters {
             }
         }
 
-        /// Where one list's events are counted.
+        /// Event counters of one list.
         #[derive(Debug, Default)]
         pub(super) struct Events {
             $(pub(super) $name: StatCell,)*

@@ -1,10 +1,10 @@
-//! Why no frame was handed out.
+//! Errors of frame allocation.
 
 use thiserror::Error;
 
 use crate::units::Pages;
 
-/// Nothing was handed out.
+/// Why no frame was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -14,20 +14,21 @@ pub enum AllocError {
     Exhausted {
         /// Frames in the zones.
         free: Pages,
-        /// What ordinary requests must leave.
+        /// The reserve, which ordinary requests must leave.
         min: Pages,
-        /// Frames in all.
+        /// All frames.
         managed: Pages,
     },
-    /// Enough frames are free, but not side by side, or others are about to take them.
+    /// Enough frames are free, but not contiguous, or concurrent requests are about to take them.
     #[error("{free} are free, but no block of {pages}")]
     Fragmented {
-        /// The size of the block that was asked for.
+        /// The size of the requested block.
         pages: Pages,
         /// Frames in the zones.
         free: Pages,
     },
-    /// Enough frames are free, and all that may be looked at without waiting is held by others.
+    /// Enough frames are free, but other threads hold every lock that the request would have to
+    /// wait for.
     #[error("{free} are free, but others hold them at the moment and the request may not wait")]
     Contended {
         /// Frames in the zones.

@@ -1,9 +1,9 @@
-//! What an allocation may do to be served.
+//! Allocation flags (GFP flags): what an allocation may do to be served.
 
 use super::backend::Wait;
 
-/// What an allocation may do, and what it wants. The default may wait for locks, leaves the reserve
-/// alone, and takes frames as they are.
+/// Allocation flags. By default a request may wait for locks, leaves the reserve alone, and takes
+/// frames without zeroing.
 ///
 /// # Examples
 ///
@@ -22,17 +22,17 @@ impl AllocFlags {
     const USE_RESERVE: u8 = 4;
     const ZEROED: u8 = 8;
 
-    /// An ordinary request.
+    /// Returns the flags of an ordinary request.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) const fn new() -> Self {
         Self(0)
     }
 
-    /// Waits for no lock: what somebody holds at the moment is as if it were empty. Such a request
-    /// does not reclaim either. For callers that may not sleep. Not for signal handlers: memory for
-    /// the books of a transfer may come from the global allocator, which waits for locks and may
-    /// have been interrupted itself.
+    /// Waits for no lock: a list or zone whose lock is held counts as empty. Such a request does
+    /// not reclaim either. For callers that may not sleep. Not for signal handlers: bookkeeping of
+    /// a transfer may allocate from the global allocator, which waits for locks and may itself have
+    /// been interrupted.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) const fn non_blocking(self) -> Self {
@@ -40,22 +40,22 @@ impl AllocFlags {
     }
 
     /// Fails rather than have pages evicted for it. The pool itself evicts nothing: it reports, and
-    /// whoever called decides by this flag.
+    /// its caller decides by this flag.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) const fn no_reclaim(self) -> Self {
         Self(self.0 | Self::NO_RECLAIM)
     }
 
-    /// May take the frames below [`Watermarks::min`](super::Watermarks::min): for requests that
-    /// free memory when they are served (write-back, victims).
+    /// Allows the frames below [`Watermarks::min`](super::Watermarks::min): for requests that free
+    /// memory when they are served (write-back, OOM victims).
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) const fn use_reserve(self) -> Self {
         Self(self.0 | Self::USE_RESERVE)
     }
 
-    /// The frame reads as zeros, whatever the pool's policy.
+    /// Zeroes the frame, whatever the pool's policy.
     #[must_use]
     pub const fn zero(self) -> Self {
         Self(self.0 | Self::ZEROED)

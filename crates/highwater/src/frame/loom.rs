@@ -1,5 +1,6 @@
-//! All interleavings of two threads with the same CPU number, and of a drain of their list, over a
-//! pool of two frames: no frame is lost, and none is handed out twice (claiming it would panic).
+//! Models: all interleavings of two threads with the same CPU number, and of a drain of their list,
+//! over a pool of two frames: no frame is lost, and none is handed out twice (claiming it would
+//! panic).
 
 use ::loom::{model, thread};
 
@@ -11,7 +12,7 @@ use crate::units::{CpuId, Pages};
 const CPU: CpuId = CpuId(0);
 const OTHER_CPU: CpuId = CpuId(1);
 
-/// A pool whose lists hold two frames and give one back when they are full.
+/// Returns a pool whose lists hold two frames and give one back when they are full.
 fn pool(frames: u64, nr_cpus: usize) -> Arc<FramePool> {
     let memory = Arc::new(FrameMemory::new(Pages(frames)).unwrap());
     let pool = FramePool::new(memory, nr_cpus).unwrap();
@@ -24,7 +25,7 @@ fn try_alloc(pool: &FramePool, cpu: CpuId) -> Result<Frame, AllocError> {
     pool.alloc_on(cpu, AllocFlags::new().use_reserve())
 }
 
-/// Takes a frame, if there is one, writes it as an owner may, and gives it back.
+/// Allocates a frame, if there is one, writes it as an owner may, and frees it.
 fn borrow_a_frame(pool: &FramePool, cpu: CpuId) -> bool {
     let Ok(mut frame) = try_alloc(pool, cpu) else {
         return false;
@@ -34,7 +35,7 @@ fn borrow_a_frame(pool: &FramePool, cpu: CpuId) -> bool {
     true
 }
 
-/// Runs `other` in a thread beside `this`.
+/// Runs `other` in a thread concurrently with `this`.
 fn beside<T: 'static>(
     pool: &Arc<FramePool>,
     this: impl FnOnce(&FramePool) -> T,
@@ -46,7 +47,7 @@ fn beside<T: 'static>(
     (this, other.join().unwrap())
 }
 
-/// Every frame is free, wherever it is, and a drain finds those that are in lists.
+/// Checks that every frame is free, in any place, and that a drain finds those in lists.
 fn assert_conserved(pool: &FramePool) {
     pool.check_invariants();
     let counts = pool.counts();
@@ -58,7 +59,7 @@ fn assert_conserved(pool: &FramePool) {
 
 #[test]
 fn two_threads_on_one_cpu_conserve_frames() {
-    // Both have the number of one CPU: a hint, and one of them was moved. Two frames are enough.
+    // Both have the number of one CPU: a hint, and one of them migrated. Two frames are enough.
     model(|| {
         let pool = pool(2, 1);
         let turn = |pool: &FramePool| borrow_a_frame(pool, CPU);
@@ -69,7 +70,7 @@ fn two_threads_on_one_cpu_conserve_frames() {
 
 #[test]
 fn the_last_frame_goes_to_one_of_two_threads() {
-    // The frame lies in the list; the thread that finds the list locked looks into the zone.
+    // The frame is in the list; the thread that finds the list locked tries the zone.
     model(|| {
         let pool = pool(2, 1);
         let kept = try_alloc(&pool, CPU).unwrap();
@@ -149,7 +150,7 @@ fn decay_and_knobs_beside_a_free_conserve_frames() {
 
 #[test]
 fn a_list_that_is_told_of_reclaim_looks_at_its_next_free() {
-    // Either the free comes first, or it is refused and looks: after both, a further free sees the
+    // Either the free comes first, or it is refused and checks: after both, a further free sees the
     // flag.
     model(|| {
         let pool = pool(4, 1);
@@ -181,7 +182,7 @@ fn a_free_that_may_not_wait_beside_a_drain_conserves_frames() {
         let drainer = thread::spawn(move || drainer.drain_all());
         pool.free_non_blocking(kept);
         drainer.join().unwrap();
-        // Takes in what was deferred.
+        // Merges the deferred frames.
         assert!(borrow_a_frame(&pool, CPU));
         assert_conserved(&pool);
     });

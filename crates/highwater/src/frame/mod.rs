@@ -1,40 +1,40 @@
-//! Page frames for many threads: a back end that keeps free frames, per-CPU lists in front of it,
-//! watermarks above them.
+//! Page frame allocator: a back end (buddy) that keeps free frames, per-CPU lists (pcp) in front of
+//! it, and watermarks.
 //!
 //! ```text
 //! thread -> its CPU's list (pcp) -> a back end (trees of bits) -> FrameMemory (the right to the bytes)
 //! ```
 //!
 //! Invariant (conservation): `managed = free + deferred + cached + allocated`, where *free* and
-//! *deferred* frames lie in the back end, *cached* frames in a per-CPU list, and *allocated* frames
-//! are owned or published; `frames of the memory = managed + ballooned`, those that a shrunken pool
-//! does without. [`FramePool::check_invariants`] recounts every part of it.
+//! *deferred* frames are in the back end, *cached* frames in a per-CPU list, and *allocated* frames
+//! are owned or published; `frames of the memory = managed + ballooned`, the frames taken out of a
+//! shrunken pool. [`FramePool::check_invariants`] recounts every part of it.
 //!
 //! A frame that the list of its CPU has, or has room for, costs a push or a pop there: a
-//! restartable sequence without a lock prefix, where the system has them. The back end is visited
-//! once for many frames. Nothing here waits for memory: a refused allocation says [`AllocError`],
-//! and an allocation that leaves few frames says [`Pressure::BelowLow`]; the manager above decides
-//! what to do about it.
+//! restartable sequence without a lock prefix, where the system supports them. The back end is
+//! visited once for many frames. Nothing here waits for memory: a refused allocation returns
+//! [`AllocError`], and an allocation that leaves few frames returns [`Pressure::BelowLow`]; the
+//! manager above decides what to do about it.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `tunables`, `config`, `flags`, `error` | what can be set, and what a request says and is told |
-//! | `backend` | who keeps free frames |
-//! | `pcp` | per-CPU lists |
+//! | `tunables`, `config`, `flags`, `error` | settings, options of a request, and errors |
+//! | `backend` | back ends, which keep free frames |
+//! | `pcp` | per-CPU lists (pcp) |
 //! | `stock` | the back end with its watermarks |
-//! | `request`, `upkeep` | what is done with a pool all the time, and to it now and then |
+//! | `request`, `upkeep` | allocation and free; maintenance and statistics |
 //! | `balloon` | shrinking and growing a pool, giving memory back to the system |
-//! | `counters`, `zoneinfo` | what can be seen |
+//! | `counters`, `zoneinfo` | event counts, and the state of a pool as `/proc/zoneinfo` |
 //!
-//! **Fork.** Memory is shared with no child: after `fork`, a child has copies of the frames and of
-//! all books as they were at that instant, with the locks that other threads held then held for
-//! ever. A child may go on with its copy only if no other thread was in the pool; else it execs
-//! (`docs/limitations.md`).
+//! **Fork.** No memory is shared with a child: after `fork`, a child has copies of the frames and
+//! of all bookkeeping as they were at that instant, with the locks that other threads held then
+//! held for ever. A child may continue with its copy only if no other thread was in the pool;
+//! otherwise it execs (`docs/limitations.md`).
 //!
 //! Source: the page allocator of Linux as described in the frames-and-reclaim specification,
-//! sections 2 to 4. Deviation: the watermarks and the lists are capped at a share of the
-//! pool, because no interrupt handler draws on the reserve here, and a small cache must not be
-//! eaten by what is kept back.
+//! sections 2 to 4. Deviation: the watermarks and the lists are capped at a share of the pool,
+//! because no interrupt handler draws on the reserve here, and reserves must not consume a small
+//! cache.
 
 mod backend;
 mod balloon;
@@ -92,7 +92,7 @@ use stock::Stock;
 
 static KNOBS_LOCK: LockClass = LockClass::new("knobs", Rank::Knobs);
 
-/// Frames of one [`FrameMemory`], handed out one by one, or in blocks.
+/// The frames of one [`FrameMemory`], allocated one by one or in blocks.
 pub struct FramePool {
     lists: PcpLists,
     stock: Stock,
@@ -101,14 +101,14 @@ pub struct FramePool {
     knobs: Mutex<Knobs>,
 }
 
-/// What is set while the pool runs.
+/// The state that can be set while the pool runs.
 struct Knobs {
     tunables: Tunables,
-    /// How many want lists to hold nothing.
+    /// Number of [`ListsDisabled`] guards.
     disabled: u32,
 }
 
-/// Pages are being reclaimed while this lives: lists keep little.
+/// Marks that pages are being reclaimed while this lives: lists keep few frames.
 #[derive(Debug)]
 #[must_use]
 #[cfg_attr(feature = "lab", visibility::make(pub))]
@@ -120,7 +120,7 @@ impl Drop for Reclaiming<'_> {
     }
 }
 
-/// Lists hold nothing while this lives.
+/// Keeps the per-CPU lists empty while this lives.
 #[derive(Debug)]
 #[must_use]
 #[cfg_attr(feature = "lab", visibility::make(pub))]
@@ -132,33 +132,33 @@ impl Drop for ListsDisabled<'_> {
     }
 }
 
-/// What an allocation noticed about the pool.
+/// The pressure that an allocation observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) enum Pressure {
-    /// Enough frames are free, or the allocation did not look (it was served by the CPU's list).
+    /// Enough frames are free, or the allocation did not check (it was served by the CPU's list).
     None,
-    /// No more frames are free than [`Watermarks::low`]: background reclaim should run.
+    /// At most [`Watermarks::low`] frames are free: background reclaim should run.
     BelowLow,
 }
 
-/// Where every frame is.
+/// Counts of the frames in each state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FrameCounts {
-    /// Frames in all, but those that a shrunken pool does without.
+    /// All frames but those that a shrunken pool does without.
     pub managed: Pages,
-    /// Frames that a shrunken pool does without; their memory was given back to the system.
+    /// Frames taken out of a shrunken pool; their memory was given back to the system.
     pub ballooned: Pages,
-    /// In the zones.
+    /// Frames in the zones.
     pub free: Pages,
-    /// Given back to the zones, and not taken in yet, because somebody held what it needs.
+    /// Frames freed to the zones and not merged yet, because another thread held the lock.
     pub deferred: Pages,
-    /// In per-CPU lists.
+    /// Frames in per-CPU lists.
     pub cached: Pages,
-    /// Handed out.
+    /// Frames handed out.
     pub allocated: Pages,
-    /// The most that were outside the zones at once (handed out, or in a per-CPU list).
+    /// Highest number of frames outside the zones at once (handed out, or in a per-CPU list).
     pub peak: Pages,
 }
 
@@ -183,27 +183,27 @@ impl FramePool {
         Ok(pool.expect("the memory is new, and a topology has a CPU"))
     }
 
-    /// The bytes of a frame of this pool.
+    /// Returns the bytes of a frame of this pool.
     ///
     /// # Panics
     ///
-    /// When the frame is of another pool.
+    /// When the frame belongs to another pool.
     #[must_use]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
         self.stock.memory.bytes(frame)
     }
 
-    /// The bytes of a frame of this pool, to be written.
+    /// Returns the bytes of a frame of this pool for writing.
     ///
     /// # Panics
     ///
-    /// When the frame is of another pool.
+    /// When the frame belongs to another pool.
     #[must_use]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
         self.stock.memory.bytes_mut(frame)
     }
 
-    /// A pool with [the defaults](PoolConfig::new).
+    /// Returns a pool with [the defaults](PoolConfig::new).
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl FramePool {
     ///
     /// # Errors
     ///
-    /// No CPUs; memory that somebody has frames of.
+    /// When there are no CPUs, or frames of the memory are in use.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn with_config(
         memory: Arc<FrameMemory>,
@@ -232,7 +232,8 @@ impl FramePool {
         }
         let stock = Stock::new(memory, &config);
         let rules = rules(&stock, &config, &config.tunables);
-        // The most that a list may hold by any knob, and what two refills may bring beyond it.
+        // The most that a list may hold under any setting, and the frames that two refills may
+        // bring beyond it.
         let share = stock.managed().0 / 8 / config.nr_cpus as u64;
         let most = share.max(u64::from(rules.high_min)) + 4 * u64::from(rules.batch);
         let capacity = u32::try_from(most).unwrap_or(1 << 30).min(1 << 30);
@@ -259,7 +260,7 @@ impl FramePool {
     }
 }
 
-/// The rules for the lists of a pool.
+/// Returns the rules for the lists of a pool.
 fn rules(stock: &Stock, config: &PoolConfig, tunables: &Tunables) -> Rules {
     let sizes = PcpSizes::for_managed(
         stock.managed(),
@@ -273,7 +274,7 @@ fn rules(stock: &Stock, config: &PoolConfig, tunables: &Tunables) -> Rules {
 }
 
 impl Drop for FramePool {
-    /// Makes every frame free that nobody has, so that the memory can be put into another pool.
+    /// Frees every frame without an owner, so that the memory can be put into another pool.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.drain_all();

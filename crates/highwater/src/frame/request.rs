@@ -1,4 +1,4 @@
-//! Frames and blocks, one by one and many at once: what is done with a pool all the time.
+//! Allocation and free: frames and blocks, one by one and in bulk.
 
 use super::pcp::At;
 use super::{AllocError, AllocFlags, FramePool, Pressure, Zeroing};
@@ -6,7 +6,7 @@ use crate::memmap::{Block, Frame};
 use crate::units::{CpuId, Order};
 
 impl FramePool {
-    /// Takes a frame, from the list of the calling thread's CPU if that has one.
+    /// Allocates a frame, from the list of the calling thread's CPU if that has one.
     ///
     /// # Cost
     ///
@@ -27,7 +27,7 @@ impl FramePool {
         self.alloc_otherwise(flags)
     }
 
-    /// What follows when the fast path has no frame, or it is to be zeroed.
+    /// Continues when the fast path has no frame, or the frame is to be zeroed.
     #[cold]
     #[inline(never)]
     fn alloc_otherwise(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
@@ -42,13 +42,13 @@ impl FramePool {
         flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc
     }
 
-    /// As [`alloc`](Self::alloc), from the list of `cpu`.
+    /// Like [`alloc`](Self::alloc), from the list of `cpu`.
     ///
     /// # Cost
     ///
     /// Where CPUs are those of the system
     /// ([`Regime::Restartable`](crate::percpu::Regime::Restartable)), a lock and a system call: for
-    /// tests, and for who drains.
+    /// tests, and for drains.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl FramePool {
         }
     }
 
-    /// As [`alloc`](Self::alloc), and says what it noticed about the pool.
+    /// Like [`alloc`](Self::alloc), and returns the pressure it observed.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl FramePool {
         }
     }
 
-    /// As [`alloc_noting`](Self::alloc_noting), from the list of `cpu`.
+    /// Like [`alloc_noting`](Self::alloc_noting), from the list of `cpu`.
     ///
     /// # Errors
     ///
@@ -132,8 +132,8 @@ impl FramePool {
         self.stock.memory.bytes_mut(frame).fill(0);
     }
 
-    /// Takes up to `count` frames and appends them to `out`; how many. If it is less than `count`,
-    /// this CPU's list and the back end had no more; other CPUs' lists may still hold some
+    /// Allocates up to `count` frames and appends them to `out`; returns how many. If fewer than
+    /// `count`, this CPU's list and the back end had no more; other CPUs' lists may still hold some
     /// ([`drain_all`](Self::drain_all)).
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn alloc_bulk(
@@ -145,7 +145,7 @@ impl FramePool {
         self.alloc_many(At::Here, count, flags, out)
     }
 
-    /// As [`alloc_bulk`](Self::alloc_bulk), from the list of `cpu`.
+    /// Like [`alloc_bulk`](Self::alloc_bulk), from the list of `cpu`.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn alloc_bulk_on(
         &self,
@@ -159,7 +159,7 @@ impl FramePool {
 
     fn alloc_many(&self, at: At, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
         let before = out.len();
-        // No more can be had, whatever was asked for.
+        // No more than this can be had.
         let managed = usize::try_from(self.managed().0).unwrap_or(usize::MAX);
         let count = count.min(managed);
         out.reserve(count);
@@ -188,23 +188,23 @@ impl FramePool {
         out.len() - before
     }
 
-    /// Takes 2^order neighbouring frames.
+    /// Allocates 2^order contiguous frames.
     ///
     /// # Cost
     ///
     /// For orders 1 to 3 and huge blocks, the lock of the CPU's list; when it has none, and for
-    /// other orders, one visit to the back end. The words of all frames.
+    /// other orders, one visit to the back end. Writes the words of all frames.
     ///
     /// # Errors
     ///
-    /// When the back end has no such block to give; frames in lists, other CPUs' or of other
-    /// orders, may keep one from being whole ([`drain_all`](Self::drain_all)).
+    /// When the back end has no such block; frames in lists, other CPUs' or of other orders, may
+    /// keep one from merging ([`drain_all`](Self::drain_all)).
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn alloc_block(&self, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
         self.alloc_block_at(At::Here, order, flags)
     }
 
-    /// As [`alloc_block`](Self::alloc_block), from the list of `cpu`.
+    /// Like [`alloc_block`](Self::alloc_block), from the list of `cpu`.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl FramePool {
         Ok(block)
     }
 
-    /// Gives a frame back, to the list of the calling thread's CPU.
+    /// Frees a frame, to the list of the calling thread's CPU.
     ///
     /// # Cost
     ///
@@ -235,7 +235,7 @@ impl FramePool {
     ///
     /// # Panics
     ///
-    /// When the frame is of another memory.
+    /// When the frame belongs to another memory.
     #[inline]
     pub fn free(&self, frame: Frame) {
         // As in `alloc`.
@@ -246,7 +246,7 @@ impl FramePool {
         }
     }
 
-    /// What follows when the fast path refuses the frame, or it is to be zeroed.
+    /// Continues when the fast path refuses the frame, or the frame is to be zeroed.
     #[cold]
     #[inline(never)]
     fn free_otherwise(&self, frame: Frame) {
@@ -256,11 +256,11 @@ impl FramePool {
         }
     }
 
-    /// As [`free`](Self::free), to the list of `cpu`.
+    /// Like [`free`](Self::free), to the list of `cpu`.
     ///
     /// # Panics
     ///
-    /// When the frame is of another memory.
+    /// When the frame belongs to another memory.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn free_on(&self, cpu: CpuId, frame: Frame) {
         let cpu = self.list_of(cpu);
@@ -270,12 +270,12 @@ impl FramePool {
         }
     }
 
-    /// As [`free`](Self::free), and waits for nobody: what somebody else holds is passed by, and
-    /// put in order by a later free that may wait.
+    /// Like [`free`](Self::free), but never blocks: if a lock is held, the free is deferred, and a
+    /// later free that may wait completes it.
     ///
     /// # Panics
     ///
-    /// When the frame is of another memory.
+    /// When the frame belongs to another memory.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn free_non_blocking(&self, frame: Frame) {
         let frame = self.handed_back(frame);
@@ -292,48 +292,48 @@ impl FramePool {
         frame
     }
 
-    /// Gives many frames back; `frames` is empty afterwards.
+    /// Frees many frames; `frames` is empty afterwards.
     ///
     /// # Panics
     ///
-    /// When a frame is of another memory.
+    /// When a frame belongs to another memory.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn free_bulk(&self, frames: &mut Vec<Frame>) {
         frames.drain(..).for_each(|frame| self.free(frame));
     }
 
-    /// As [`free_bulk`](Self::free_bulk), to the list of `cpu`.
+    /// Like [`free_bulk`](Self::free_bulk), to the list of `cpu`.
     ///
     /// # Panics
     ///
-    /// When a frame is of another memory.
+    /// When a frame belongs to another memory.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn free_bulk_on(&self, cpu: CpuId, frames: &mut Vec<Frame>) {
         frames.drain(..).for_each(|frame| self.free_on(cpu, frame));
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Panics
     ///
-    /// When the block is of another memory.
+    /// When the block belongs to another memory.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn free_block(&self, block: Block) {
         self.free_block_at(At::Here, block);
     }
 
-    /// As [`free_block`](Self::free_block), to the list of `cpu`.
+    /// Like [`free_block`](Self::free_block), to the list of `cpu`.
     ///
     /// # Panics
     ///
-    /// When the block is of another memory.
+    /// When the block belongs to another memory.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn free_block_on(&self, cpu: CpuId, block: Block) {
         self.free_block_at(At::On(self.list_of(cpu)), block);
     }
 
     fn free_block_at(&self, at: At, mut block: Block) {
-        // Looks whose it is, too.
+        // Also checks that it belongs to this memory.
         let bytes = self.stock.memory.block_bytes_mut(&mut block);
         if self.config.zeroing == Zeroing::OnFree {
             bytes.fill(0);
@@ -342,7 +342,7 @@ impl FramePool {
     }
 
     pub(super) fn list_of(&self, cpu: CpuId) -> CpuId {
-        // A CPU that was not there when the pool was made shares a list; only locality suffers.
+        // A CPU unknown when the pool was created shares a list; only locality suffers.
         CpuId::from_index(cpu.index() % self.config.nr_cpus)
     }
 }

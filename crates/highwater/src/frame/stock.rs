@@ -1,4 +1,4 @@
-//! The frames that are in no per-CPU list: a back end, and how much of it may be taken.
+//! The stock of frames in no per-CPU list: a back end with its watermarks.
 
 use crossbeam_utils::CachePadded;
 
@@ -14,15 +14,14 @@ use crate::units::{CpuId, Order, Pages, Pfn};
 pub(super) struct Stock {
     pub(super) memory: Arc<FrameMemory>,
     pub(super) backend: Box<dyn Backend>,
-    /// `min`, `low` and `high`. Written by: who turns knobs. Read by: everybody. Publishes:
+    /// `min`, `low` and `high`. Written by: setters of tunables. Read by: any thread. Publishes:
     /// nothing: each is read once for a decision.
     watermarks: [AtomicU64; 3],
-    /// Frames of the memory that are out of the pool. Written by: who inflates and deflates the
-    /// balloon. Read by: everybody. Publishes: nothing: each time it is one number for one
-    /// decision.
+    /// Frames of the memory that are out of the pool. Written by: inflating and deflating the
+    /// balloon. Read by: any thread. Publishes: nothing: each read is one number for one decision.
     ballooned: AtomicU64,
-    /// Most frames that were outside the back end at once. Apart from the watermarks, which
-    /// everybody reads.
+    /// Highest number of frames that were outside the back end at once. On a line apart from the
+    /// watermarks, which all threads read.
     peak_outside: CachePadded<StatCell>,
 }
 
@@ -40,9 +39,9 @@ impl Stock {
         stock
     }
 
-    /// Writes up to `out.len()` blocks of `order` to the front of `out`; how many. The reserve is
-    /// taken from only if nothing else is left, and only for those that are `handed_out`: what
-    /// stays in a list may go to anybody.
+    /// Writes up to `out.len()` blocks of `order` to the front of `out`; returns how many. The
+    /// reserve is taken from only if nothing else is left, and only for blocks that are
+    /// `handed_out`: blocks that stay in a list may go to any request.
     pub(super) fn take(
         &self,
         near: CpuId,
@@ -70,24 +69,24 @@ impl Stock {
         self.backend.nr_fresh() > Pages::ZERO
     }
 
-    /// Whether a request for so many blocks would take fresh ones, if there are any.
+    /// Whether a request for that many blocks would take fresh ones, if there are any.
     pub(super) fn is_short_of_used(&self, order: Order, blocks: usize) -> bool {
         !self.backend.has_used(Pages((blocks as u64) << order.get()))
     }
 
-    /// Frames that were out, or are.
+    /// Returns the frames that are or were in use: all but the fresh ones.
     pub(super) fn nr_used(&self) -> Pages {
         self.memory.pages().saturating_sub(self.backend.nr_fresh())
     }
 
-    /// Gives blocks back.
+    /// Frees blocks.
     pub(super) fn give(&self, near: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]) {
         if !blocks.is_empty() {
             self.backend.free_bulk(near, order, wait, blocks);
         }
     }
 
-    /// Frames that are free, and not promised or deferred.
+    /// Returns the frames that are free, and not reserved by an allocation in progress or deferred.
     pub(super) fn nr_free(&self) -> Pages {
         self.backend.nr_free()
     }
@@ -101,13 +100,13 @@ impl Stock {
         Pages(self.ballooned.load(Ordering::Relaxed))
     }
 
-    /// Says that frames are about to leave the pool.
+    /// Counts frames that are about to leave the pool.
     pub(super) fn manage_fewer(&self, pages: Pages) {
         // Relaxed: see the field.
         self.ballooned.fetch_add(pages.0, Ordering::Relaxed);
     }
 
-    /// Says that frames are back in the pool.
+    /// Counts frames that are back in the pool.
     pub(super) fn manage_more(&self, pages: Pages) {
         // Relaxed: see the field.
         self.ballooned.fetch_sub(pages.0, Ordering::Relaxed);
@@ -118,7 +117,7 @@ impl Stock {
     }
 
     pub(super) fn watermarks(&self) -> Watermarks {
-        // Relaxed: each number is taken as it is.
+        // Relaxed: each number stands alone.
         let [min, low, high] =
             [0, 1, 2].map(|at| Pages(self.watermarks[at].load(Ordering::Relaxed)));
         Watermarks { min, low, high }
@@ -140,7 +139,7 @@ impl Stock {
         }
     }
 
-    /// Why nothing was taken.
+    /// Returns why nothing was taken.
     pub(super) fn refusal(&self, order: Order, flags: AllocFlags) -> AllocError {
         let (free, managed, min) = (self.nr_free(), self.managed(), self.watermarks().min);
         let floor = match flags.may_use_reserve() {

@@ -1,4 +1,4 @@
-//! The pool's conservation under random use.
+//! Conservation of a pool's frames under random use.
 
 use super::*;
 use crate::units::CpuId;

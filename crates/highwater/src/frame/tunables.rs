@@ -1,11 +1,11 @@
-//! What can be set while a pool runs, under the names that the kernel's knobs have.
+//! Tunables of a running pool, under the names of the kernel's sysctls.
 
 use std::fmt;
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// The knobs of a pool. A value is checked when it is set, so that every `Tunables` is valid; a
+/// The tunables of a pool. A value is checked when it is set, so that every `Tunables` is valid; a
 /// pool takes a new one at any time ([`FramePool::set_tunables`](super::FramePool::set_tunables)).
 ///
 /// # Examples
@@ -32,7 +32,7 @@ pub struct Tunables {
     pub(super) decay_interval_ms: u32,
 }
 
-/// A knob cannot have that value.
+/// Why a tunable was not set.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TunableError {
@@ -41,17 +41,17 @@ pub enum TunableError {
     Range {
         /// The knob.
         knob: &'static str,
-        /// What was asked for.
+        /// The requested value.
         value: i64,
-        /// What it can be.
+        /// The valid range.
         range: &'static str,
-        /// Why no more.
+        /// The reason for the range.
         reason: &'static str,
     },
     /// There is no such knob.
     #[error("there is no knob `{name}`: give one of {}", Tunables::NAMES.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
 }
@@ -76,8 +76,8 @@ impl Tunables {
         "decay_interval_ms",
     ];
 
-    /// How often a refill may double: a CPU's list moves at most `batch << scale` frames in one
-    /// visit to the zones, and counts as many frees in a row. Default: 5.
+    /// Sets how often a refill may double: a CPU's list moves at most `batch << scale` frames in
+    /// one visit to the zones, and counts as many frees in a row. Default: 5.
     ///
     /// # Errors
     ///
@@ -93,9 +93,9 @@ impl Tunables {
         Ok(self)
     }
 
-    /// The share of the pool that lists may hold, all together: 0 lets each list find its size, `f`
-    /// from 8 makes that one `f`th of the pool whatever happens, and -1 is as small as lists can
-    /// be. Default: 0.
+    /// Sets the share of the pool that all lists together may hold: 0 auto-tunes each list, `f`
+    /// from 8 fixes it at one `f`th of the pool, and -1 keeps lists as small as possible. Default:
+    /// 0.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl Tunables {
         Ok(self)
     }
 
-    /// The distance between watermarks in ten-thousandths of the pool. Default: 10.
+    /// Sets the distance between watermarks in ten-thousandths of the pool. Default: 10.
     ///
     /// # Errors
     ///
@@ -131,7 +131,8 @@ impl Tunables {
         Ok(self)
     }
 
-    /// Time between two decays of lists that are larger than they need to be. Default: 1 s.
+    /// Sets the time between two decays of lists that are larger than they need to be. Default: 1
+    /// s.
     ///
     /// # Errors
     ///
@@ -148,7 +149,7 @@ impl Tunables {
         Ok(self)
     }
 
-    /// As the knob's own setter, by name.
+    /// Sets a tunable by name.
     ///
     /// # Errors
     ///
@@ -163,7 +164,7 @@ impl Tunables {
         }
     }
 
-    /// A knob's value, by name.
+    /// Returns a tunable's value, by name.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn get(&self, name: &str) -> Option<i64> {
@@ -176,7 +177,7 @@ impl Tunables {
         }
     }
 
-    /// Time between two decays.
+    /// Returns the time between two decays.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn decay_interval(&self) -> Duration {
@@ -184,7 +185,7 @@ impl Tunables {
     }
 }
 
-/// What a knob takes.
+/// The valid range of a tunable.
 pub(crate) struct KnobRange {
     pub(crate) knob: &'static str,
     pub(crate) range: &'static str,
@@ -192,7 +193,7 @@ pub(crate) struct KnobRange {
 }
 
 impl KnobRange {
-    /// A knob's new value, if its type has room for it and it `is_valid`.
+    /// Returns the new value, if its type has room for it and it `is_valid`.
     pub(crate) fn check<T: TryFrom<i64>>(
         self,
         value: i64,
@@ -214,7 +215,7 @@ impl KnobRange {
 }
 
 impl fmt::Display for Tunables {
-    /// A line for each knob, as sysctl shows them.
+    /// Writes a line for each tunable, as sysctl shows them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Self::NAMES
             .iter()

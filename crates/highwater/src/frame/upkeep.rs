@@ -1,4 +1,4 @@
-//! What is done to a pool now and then, and what can be seen of it.
+//! Maintenance and statistics of a pool: drain, decay, tunables, counts.
 
 use super::{
     FrameCounts, FramePool, Knobs, ListsDisabled, PcpCounters, PoolConfig, Reclaiming, Tunables,
@@ -9,12 +9,12 @@ use crate::sync::{Arc, LockEvents, LockTimes};
 use crate::units::{CpuId, Order, Pages};
 
 impl FramePool {
-    /// Moves every frame of every per-CPU list to the zones, batch by batch; how many.
+    /// Drains every per-CPU list to the zones, batch by batch; returns how many frames.
     ///
     /// # Cost
     ///
-    /// A load for each list, and the lock of each that holds something. What is put there meanwhile
-    /// may stay.
+    /// A load for each list, and the lock of each that holds something. Frames freed meanwhile may
+    /// stay in a list.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn drain_all(&self) -> Pages {
         let drained = self.lists.drain_filled(&self.stock);
@@ -22,15 +22,14 @@ impl FramePool {
         drained
     }
 
-    /// Moves every frame of one CPU's list to the zones, batch by batch: for one that is not used
-    /// any more.
+    /// Drains one CPU's list to the zones, batch by batch: for a CPU that is no longer used.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn drain(&self, cpu: CpuId) -> Pages {
         self.lists.drain(&self.stock, self.list_of(cpu))
     }
 
-    /// Lets lists that are larger than they need to be shrink a step; frames that went to the
-    /// zones. To be called once in each [`decay interval`](Tunables::decay_interval).
+    /// Shrinks lists that are larger than they need to be by one step; returns the frames that went
+    /// to the zones. To be called once in each [`decay interval`](Tunables::decay_interval).
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn decay_tick(&self) -> Pages {
         let decayed = self.lists.decay(&self.stock);
@@ -38,7 +37,7 @@ impl FramePool {
         decayed
     }
 
-    /// Says that pages are being reclaimed for as long as the result lives: lists keep little
+    /// Marks that pages are being reclaimed for as long as the result lives: lists keep few frames
     /// meanwhile.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn reclaiming(&self) -> Reclaiming<'_> {
@@ -46,8 +45,8 @@ impl FramePool {
         Reclaiming(self)
     }
 
-    /// Empties all lists and has them hold nothing for as long as the result lives: every frame
-    /// that is free is in the zones, for somebody who looks for a range of them.
+    /// Drains all lists and keeps them empty for as long as the result lives: every free frame is
+    /// in the zones, for a caller that needs a contiguous range.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn disable_lists(&self) -> ListsDisabled<'_> {
         self.turn(|knobs| knobs.disabled += 1);
@@ -55,8 +54,7 @@ impl FramePool {
         ListsDisabled(self)
     }
 
-    /// Turns the knobs. Lists that hold more than they may give it to the zones before this
-    /// returns.
+    /// Sets the tunables. Lists above their new limit drain to the zones before this returns.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_tunables(&self, tunables: Tunables) {
         self.turn(|knobs| knobs.tunables = tunables);
@@ -74,14 +72,15 @@ impl FramePool {
         self.lists.set_rules(&self.stock, rules);
     }
 
-    /// The knobs as they are now.
+    /// Returns the current tunables.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn tunables(&self) -> Tunables {
         self.knobs.lock().tunables
     }
 
-    /// How the pool was made; the knobs as they are now, and the regime that the system allowed.
+    /// Returns the pool's configuration, with the current tunables and the regime that the system
+    /// allowed.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn config(&self) -> PoolConfig {
@@ -92,15 +91,15 @@ impl FramePool {
         }
     }
 
-    /// Frames in the zones at this moment.
+    /// Returns the number of frames in the zones at this moment.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn nr_free(&self) -> Pages {
         self.stock.nr_free()
     }
 
-    /// How many blocks of `order` the zones could hand out now: frames in per-CPU lists keep theirs
-    /// from being whole.
+    /// Returns how many blocks of `order` the zones could hand out now: frames in per-CPU lists
+    /// keep theirs from merging.
     ///
     /// # Cost
     ///
@@ -111,18 +110,18 @@ impl FramePool {
         self.stock.backend.nr_free_blocks(order)
     }
 
-    /// What lists did so far.
+    /// Returns the event counts of the lists so far.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn counters(&self) -> PcpCounters {
         self.lists.counters()
     }
 
-    /// Watermarks, lists and knobs.
+    /// Returns watermarks, lists and tunables.
     ///
     /// # Cost
     ///
-    /// Locks one list after the other, from afar.
+    /// Locks one list after the other, from another CPU.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn zoneinfo(&self) -> Zoneinfo {
@@ -139,28 +138,29 @@ impl FramePool {
         }
     }
 
-    /// The pool's watermarks.
+    /// Returns the pool's watermarks.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn watermarks(&self) -> Watermarks {
         self.stock.watermarks()
     }
 
-    /// Frames in all, but those that are [out of the pool](Self::inflate).
+    /// Returns the number of all frames but those that are [out of the pool](Self::inflate).
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn managed(&self) -> Pages {
         self.stock.managed()
     }
 
-    /// The memory that the frames are cut from.
+    /// Returns the memory that the frames are cut from.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn memory(&self) -> &Arc<FrameMemory> {
         &self.stock.memory
     }
 
-    /// Where every frame is. Exact when nothing runs; otherwise each part is of its own moment.
+    /// Returns the counts of frames by state. Exact when nothing runs; otherwise each part is read
+    /// at its own moment.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn counts(&self) -> FrameCounts {
@@ -177,22 +177,23 @@ impl FramePool {
         }
     }
 
-    /// Contention of the pool's lock class so far.
+    /// Returns the contention of the pool's lock class so far.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn lock_events() -> [LockEvents; 1] {
         [pcp::PCP_LOCK.events()]
     }
 
-    /// How long this pool's zone locks were waited for and held so far, and for how many frames.
+    /// Returns how long this pool's zone locks were waited for and held so far, and for how many
+    /// frames.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn zone_times(&self) -> LockTimes {
         self.stock.backend.times()
     }
 
-    /// Recounts everything that conservation is made of. For quiescent moments: it locks one part
-    /// after the other.
+    /// Checks conservation by recounting every part. For quiescent moments: it locks one part after
+    /// the other.
     ///
     /// # Panics
     ///
@@ -209,7 +210,7 @@ impl FramePool {
         assert_eq!(
             counts.free + counts.deferred,
             self.stock.memory.count_free(),
-            "frames in zones are those that nobody owns"
+            "frames in zones are those without an owner"
         );
         let parts = counts.free + counts.deferred + counts.cached + counts.allocated;
         assert_eq!(counts.managed, parts);

@@ -1,4 +1,4 @@
-//! How many frames are kept back, and when reclaim begins and ends.
+//! Watermarks: the reserve, and the thresholds at which reclaim begins and ends.
 
 use super::Tunables;
 use crate::units::Pages;
@@ -7,7 +7,7 @@ use crate::units::Pages;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Watermarks {
-    /// Ordinary requests leave this many frames.
+    /// The reserve: ordinary requests leave this many frames.
     pub min: Pages,
     /// At or below this, background reclaim is woken.
     pub low: Pages,
@@ -15,14 +15,15 @@ pub struct Watermarks {
     pub high: Pages,
 }
 
-/// Chosen: at most 1/128 of the pool is reserve. Below 64 MiB the square-root rule would keep back
-/// up to 8 %, for interrupt handlers that do not exist here.
+/// Chosen: at most 1/128 of the pool is reserve. Below 64 MiB the square-root rule would reserve up
+/// to 8 %, for interrupt handlers that do not exist here.
 const MIN_SHARE: u64 = 128;
 
 impl Watermarks {
-    /// `min` grows with the square root of the pool: sqrt(16 x KiB) KiB, from 128 KiB to 256 MiB,
-    /// and never more than 1/128 of it; `low` and `high` follow in steps of min / 4, or of as many
-    /// ten-thousandths as `watermark_scale_factor` says if that is more.
+    /// Computes the watermarks of a pool. `min` grows with the square root of the pool: sqrt(16 x
+    /// KiB) KiB, from 128 KiB to 256 MiB, and never more than 1/128 of it; `low` and `high` follow
+    /// in steps of min / 4, or of `watermark_scale_factor` ten-thousandths of the pool if that is
+    /// more.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn for_managed(managed: Pages, tunables: &Tunables) -> Self {

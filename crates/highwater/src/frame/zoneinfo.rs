@@ -1,30 +1,30 @@
-//! A pool as `/proc/zoneinfo` shows one: watermarks, and each CPU's list.
+//! The state of a pool as `/proc/zoneinfo` shows it: watermarks, and each CPU's list (pcp).
 
 use std::fmt;
 
 use super::{PcpCounters, Tunables, Watermarks};
 use crate::units::{CpuId, Pages};
 
-/// A pool's watermarks, lists and knobs. Each list is of its own moment.
+/// A pool's watermarks, lists and tunables. Each list is read at its own moment.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Zoneinfo {
     /// Frames in the zones.
     pub free: Pages,
-    /// Frames in all.
+    /// All frames of the pool.
     pub managed: Pages,
-    /// When reclaim begins and ends.
+    /// Thresholds at which reclaim begins and ends.
     pub watermarks: Watermarks,
-    /// Whether lists keep little because pages are being reclaimed.
+    /// Whether lists keep few frames because pages are being reclaimed.
     pub reclaim_active: bool,
-    /// Whether lists stopped to grow because an allocation saw less than `high` free.
+    /// Whether lists stopped growing because an allocation saw less than `high` free.
     pub below_high: bool,
-    /// What is set.
+    /// The current tunables.
     pub tunables: Tunables,
-    /// What lists did.
+    /// Event counts of the lists.
     pub counters: PcpCounters,
-    /// One for each CPU, and at last, where there is one, the list of threads that are on no known
-    /// CPU.
+    /// One list for each CPU and, last, where there is one, the list of threads that are on no
+    /// known CPU.
     pub lists: Vec<ListInfo>,
 }
 
@@ -36,13 +36,13 @@ pub struct ListInfo {
     pub cpu: Option<CpuId>,
     /// Frames in the list, those of blocks included.
     pub count: u32,
-    /// How many it may hold now.
+    /// Current capacity.
     pub high: u32,
-    /// The least that `high` can be.
+    /// Lower bound of `high`.
     pub high_min: u32,
-    /// The most that `high` can be.
+    /// Upper bound of `high`.
     pub high_max: u32,
-    /// Frames moved at once, at least.
+    /// Minimum number of frames moved at once.
     pub batch: u32,
     /// Frees in a row; an allocation halves it.
     pub free_run: u32,
@@ -83,7 +83,7 @@ impl fmt::Display for Zoneinfo {
 }
 
 impl fmt::Display for ListInfo {
-    /// A line.
+    /// Writes one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.cpu {
             Some(CpuId(cpu)) => write!(f, "cpu {cpu}:")?,
@@ -99,7 +99,7 @@ impl fmt::Display for ListInfo {
 }
 
 impl ListInfo {
-    /// Each number by its name; the first five as the kernel has them.
+    /// Returns each number with its name; the first five have the kernel's names.
     #[must_use]
     pub const fn named(&self) -> [(&'static str, u32); 7] {
         [

@@ -47,7 +47,6 @@ const ALLOWED: &[Allowed] = &[
     allow("crates/highwater/benches/",            6,    0),
     allow("crates/highwater/examples/",           0,    1),
     allow("crates/highwater/src/counter/",       5,    0),
-    allow("crates/highwater/src/frame/",         68,    0),
     allow("crates/highwater/src/group/",         2,    0),
     allow("crates/highwater/src/percpu/",       111,    0),
 ];

@@ -1,11 +1,10 @@
-//! How many frames are free, and the promise of some of them.
+//! The count of free frames, from which requests reserve (promise) theirs.
 //!
-//! Invariant: the count is at most the number of frames in free blocks, less those that requests
-//! were promised and have not taken yet. A free adds to it after its blocks are free; a request
-//! takes from it before it looks for blocks. Single frames that a request was promised are
-//! therefore there. Blocks of a higher order may be taken apart between the look at them and the
-//! promise: such a promise is *in doubt* until it is settled, and who is promised too little
-//! meanwhile asks again.
+//! Invariant: the count is at most the number of frames in free blocks, less those promised to
+//! requests and not taken yet. A free adds to it after its blocks are free; a request subtracts
+//! from it before it searches for blocks. So single frames promised to a request are there. Blocks
+//! of a higher order may be split between the check and the promise: such a promise is *in doubt*
+//! until it is settled, and a request that is promised too little meanwhile retries.
 
 use super::pages_of;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +16,14 @@ pub struct FreeCount {
     /// Written by: requests (`AcqRel`, promise) and frees (Release, add). Read by: probes of any
     /// thread. Publishes: that the blocks counted are free; and that a promise is in doubt.
     frames: AtomicU64,
-    /// Promises in doubt. Written by: who makes them, before, and settles them (Release). Read by:
-    /// requests that were promised too little (Acquire). Publishes: that what was not needed is
+    /// Promises in doubt. Written by: requests, before a promise, and when it is settled (Release).
+    /// Read by: requests that were promised too little (Acquire). Publishes: that unused frames are
     /// counted again.
     doubts: AtomicU64,
 }
 
 impl FreeCount {
-    /// So many free frames.
+    /// Returns a count of `frames` free frames.
     #[must_use]
     pub fn new(frames: Pages) -> Self {
         Self {
@@ -33,10 +32,10 @@ impl FreeCount {
         }
     }
 
-    /// Promises up to `blocks` blocks of `order` and leaves `floor` frames: how many blocks.
+    /// Promises up to `blocks` blocks of `order`, leaving `floor` frames; returns how many blocks.
     pub fn promise(&self, blocks: usize, order: Order, floor: Pages) -> usize {
-        // Acquire: who sees the frames of a promise in doubt gone sees the doubt. Pairs with the
-        // release in the exchange below.
+        // Acquire: a thread that sees the frames of a promise in doubt gone sees the doubt. Pairs
+        // with the release in the exchange below.
         let mut frames = self.frames.load(Ordering::Acquire);
         // Progress: an exchange fails only because another one, or a free, succeeded.
         loop {
@@ -61,7 +60,7 @@ impl FreeCount {
         }
     }
 
-    /// As [`promise`](Self::promise), of blocks that may be gone already. To be
+    /// Like [`promise`](Self::promise), for blocks that may be gone already. Must be
     /// [settled](Self::settle), whatever was promised.
     pub fn promise_in_doubt(&self, blocks: usize, order: Order, floor: Pages) -> usize {
         // Relaxed: published by the promise.
@@ -79,16 +78,16 @@ impl FreeCount {
     /// Whether more may be free than could be promised a moment ago.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
-        // Acquire: if not, then what was given back is counted. Pairs with the release in `settle`.
+        // Acquire: if not, frames given back are counted. Pairs with the release in `settle`.
         self.doubts.load(Ordering::Acquire) > 0
     }
 
-    /// Counts `blocks` blocks of `order` that are free, or were promised and are not needed.
+    /// Counts `blocks` blocks of `order` that are free, or were promised and not needed.
     pub fn add(&self, blocks: usize, order: Order) {
         self.add_frames(pages_of(order, blocks));
     }
 
-    /// As [`add`](Self::add), of single frames.
+    /// Like [`add`](Self::add), for single frames.
     pub fn add_frames(&self, frames: Pages) {
         if frames > Pages::ZERO {
             // Release: the blocks were made free before. Pairs with the acquire in `promise`.
@@ -96,7 +95,7 @@ impl FreeCount {
         }
     }
 
-    /// Frames that are free and not promised.
+    /// Returns the number of frames that are free and not promised.
     #[must_use]
     pub fn get(&self) -> Pages {
         // Relaxed: a probe orders nothing.

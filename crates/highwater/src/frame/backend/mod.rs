@@ -1,19 +1,19 @@
-//! Where free frames are when no per-CPU list holds them: an interface, and the one implementation
-//! that the library has, [`trees`]. Buddy allocators behind locks, to compare it with, are in the
-//! lab.
+//! Back ends of the frame allocator (buddy): where free frames are kept behind the per-CPU lists.
+//! An interface, and the library's one implementation, [`trees`]; buddy allocators behind locks,
+//! for comparison, are in the lab.
 //!
 //! Invariants of every implementation: a free frame is in exactly one free block or on a deferred
-//! list; no request takes a frame when no more than its floor are free; a frame goes back to where
-//! it came from, on whichever CPU it is freed; a free never fails, and one that must not wait never
-//! does.
+//! list; no request takes a frame when no more than its floor are free; a frame returns to the
+//! place it came from, on whichever CPU it is freed; a free never fails, and one that must not wait
+//! never does.
 //!
-//! Frames that were used lately go out before *fresh* ones, which never were or whose memory was
-//! given back to the system: memory is committed as it is first used, so a pool takes what is in
-//! use at once and not what it has. Whole blocks are fresh, of 2 MiB in trees.
+//! Recently used frames are allocated before *fresh* ones, which were never used or whose memory
+//! was given back to the system: memory is committed at its first use, so a pool commits only its
+//! peak use and not its size. Whole blocks are fresh, of 2 MiB in trees.
 //!
-//! What is free is counted in one word, [`FreeCount`], and a request takes its frames off that word
-//! before it looks for them. Hence the floor is exact whatever runs beside it, and the search finds
-//! what was promised: the blocks are free before they are counted.
+//! Free frames are counted in one word, [`FreeCount`], and a request takes its frames off that word
+//! before it searches for them. So the floor is exact under concurrency, and the search finds the
+//! frames it was promised: blocks are free before they are counted.
 
 mod free_count;
 mod trees;
@@ -34,14 +34,14 @@ use trees::Trees;
 
 pub use free_count::FreeCount;
 
-/// Keeps the free frames of one pool.
+/// A back end: keeps the free frames of one pool.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Writes up to `out.len()` blocks of `order` to the front of `out`; returns how many. Leaves
     /// `floor` frames free. Waits for a lock only if that is allowed.
     ///
-    /// Fewer than asked for are returned when no more are free above the floor. A request that must
-    /// not wait may get fewer while locks are held, and any request while another one holds frames
-    /// that it cannot use: a block of a high order is promised first and looked for then.
+    /// Returns fewer than requested when no more are free above the floor. A request that must not
+    /// wait may get fewer while locks are held, and any request may while another one holds frames
+    /// that it cannot use: a block of a high order is promised first and searched for then.
     fn alloc_bulk(
         &self,
         near: CpuId,
@@ -51,51 +51,51 @@ pub trait Backend: Send + Sync + fmt::Debug {
         out: &mut [Pfn],
     ) -> usize;
 
-    /// Takes the frames out that are free within a range, which lies in one of the largest blocks,
-    /// and puts them at the end of `out`, lowest first. Leaves `floor` frames free; may wait for a
-    /// lock.
+    /// Takes all free frames within a range, which lies in one of the largest blocks, and appends
+    /// them to `out`, lowest first. Leaves `floor` frames free; may wait for a lock.
     fn alloc_within(&self, frames: Range<u32>, floor: Pages, out: &mut Vec<Pfn>);
 
-    /// Gives blocks of `order` back; reorders the slice. If it must never wait, what a lock is
-    /// held for goes to a deferred list, which the next holder that may wait empties.
+    /// Frees blocks of `order`; reorders the slice. If it must never wait, blocks whose lock is
+    /// held go to a deferred list, which the next holder that may wait empties.
     ///
     /// # Panics
     ///
-    /// When a block is out of range, misaligned, or free already. The last is noticed when the
-    /// block reaches the free ones, and as far as the kind can see it.
+    /// When a block is out of range, misaligned, or already free. The last is noticed when the
+    /// block reaches the free ones, as far as the implementation can see it.
     fn free_bulk(&self, near: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]);
 
-    /// As [`free_bulk`](Self::free_bulk), of blocks that lie in one of the largest and whose memory
-    /// was given back to the system: what is whole of them, as far as the kind tells them apart, is
-    /// fresh.
+    /// Like [`free_bulk`](Self::free_bulk), for blocks that lie in one of the largest and whose
+    /// memory was given back to the system: whole parts of them, in the implementation's
+    /// granularity, are fresh.
     fn free_fresh(&self, near: CpuId, order: Order, blocks: &mut [Pfn]);
 
-    /// Free frames that were never out, or whose memory was given back to the system since.
+    /// Returns the number of free frames that were never allocated, or whose memory was given back
+    /// to the system since.
     fn nr_fresh(&self) -> Pages;
 
-    /// Whether so many free frames can be had before a request goes on to fresh ones.
+    /// Whether at least that many free frames can be had before a request takes fresh ones.
     fn has_used(&self, frames: Pages) -> bool;
 
-    /// Frees what is deferred; waits for locks.
+    /// Frees the deferred frames; waits for locks.
     fn splice(&self);
 
-    /// Free frames that are not deferred, less those that requests have been promised.
+    /// Returns the number of free frames that are not deferred, less those promised to requests.
     fn nr_free(&self) -> Pages;
 
-    /// Frames on deferred lists.
+    /// Returns the number of frames on deferred lists.
     fn nr_deferred(&self) -> Pages;
 
-    /// How many blocks of this order could be handed out now, were there no floor.
+    /// Returns how many blocks of this order could be handed out now if there were no floor.
     fn nr_free_blocks(&self, order: Order) -> u64;
 
-    /// The largest free blocks in ascending order. For quiescent moments.
+    /// Returns the largest free blocks in ascending order. For quiescent moments.
     fn free_runs(&self) -> Vec<(Pfn, Order)>;
 
-    /// How long locks were waited for and held, and for how many frames; of a kind without locks,
-    /// how long its visits took.
+    /// Returns how long locks were waited for and held, and for how many frames; without locks, how
+    /// long visits took.
     fn times(&self) -> LockTimes;
 
-    /// Recounts what the back end keeps. For quiescent moments.
+    /// Recounts the back end's frames. For quiescent moments.
     ///
     /// # Panics
     ///
@@ -110,31 +110,32 @@ fn pages_of(order: Order, blocks: usize) -> Pages {
 /// Whether a request may wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It may: it frees what others deferred, too.
+    /// It may; it also frees blocks that others deferred.
     Allowed,
-    /// It is called where waiting could deadlock or is not wanted.
+    /// It may not: waiting could deadlock or is not wanted.
     Never,
 }
 
-/// Makes the back end of a pool. Default: [`MakeBackend::TREES`].
+/// A constructor of back ends. Default: [`MakeBackend::TREES`].
 #[derive(Clone, Copy)]
 pub struct MakeBackend {
     name: &'static str,
-    /// Of how many frames, for how many CPUs, and the variant.
+    /// Takes the number of frames, the number of CPUs, and the variant.
     make: fn(u32, usize, u32) -> Box<dyn Backend>,
     variant: u32,
 }
 
 impl MakeBackend {
     /// A bit for each frame, found through trees of 4,096, without locks. CPUs prefer trees of
-    /// their own, and areas that are broken already.
+    /// their own, and areas that are already fragmented.
     pub const TREES: Self = Self {
         name: "trees",
         make: |nr_frames, nr_cpus, _| Box::new(Trees::new(nr_frames, nr_cpus)),
         variant: 0,
     };
 
-    /// One that `make` makes: of so many frames, all free, for so many CPUs, in this `variant`.
+    /// Returns a constructor that calls `make` with the number of frames, all free, the number of
+    /// CPUs, and `variant`.
     #[cfg(feature = "lab")]
     #[must_use]
     pub const fn new(
@@ -149,8 +150,8 @@ impl MakeBackend {
         }
     }
 
-    /// A back end with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs; of no frames, always
-    /// trees.
+    /// Returns a back end with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs; with no
+    /// frames, always trees.
     #[must_use]
     pub fn build(self, nr_frames: u32, nr_cpus: usize) -> Box<dyn Backend> {
         let kind = if nr_frames == 0 { Self::TREES } else { self };
@@ -179,7 +180,7 @@ impl fmt::Debug for MakeBackend {
     }
 }
 
-/// What the suites of tests run over.
+/// The kinds that the test suites run over.
 #[cfg(all(test, not(loom)))]
 use MakeBackend as Kind;
 #[cfg(all(test, not(loom)))]

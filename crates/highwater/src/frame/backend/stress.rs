@@ -1,9 +1,10 @@
-//! Threads that do everything at once to one back end, for as long as they are told.
+//! Stress test: threads use one back end concurrently in every way, for a given time.
 //!
-//! Each thread marks what it holds in one table; a frame that is handed out twice is found there,
-//! one that is lost at the end. Seconds for each kind: `STRESS_SECONDS`, or a fifth of one. Command
-//! of the long run: `STRESS_SECONDS=10 cargo test --release -p highwater --lib backend::stress`.
-//! The lab includes this file for kinds of its own.
+//! Each thread marks the frames it holds in one table; a frame that is handed out twice is found
+//! there, one that is lost at the end. Seconds for each kind: `STRESS_SECONDS`, or a fifth of one.
+//! Command of the long run:
+//! `STRESS_SECONDS=10 cargo test --release -p highwater --lib backend::stress`. The lab includes
+//! this file for kinds of its own.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,11 @@ use super::tests::{any_wait, take};
 use super::*;
 
 const THREADS: u32 = 6;
-/// Few enough that requests run into the floor and into each other, and not whole words.
+/// Few enough that requests reach the floor and contend with each other, and not a multiple of a
+/// word.
 const FRAMES: u32 = 6 * 1024 + 777;
 
-/// By frame, the thread that holds it, or 0. Written by its holder (Relaxed: the back end has to
+/// By frame, the thread that holds it, or 0. Written by its holder (Relaxed: the back end must
 /// order one holder after the other).
 type Owners = [AtomicU32];
 
@@ -110,7 +112,7 @@ fn seconds() -> Duration {
     })
 }
 
-/// Frames that a thread of [`requests_within_the_pool_are_met`] has at most.
+/// Maximum frames that a thread of [`requests_within_the_pool_are_met`] has.
 const SHARE: usize = 100;
 
 fn hold_a_share(backend: &dyn Backend, kind: Kind, seed: u64, turns: usize) {
@@ -118,7 +120,7 @@ fn hold_a_share(backend: &dyn Backend, kind: Kind, seed: u64, turns: usize) {
     let mut held: Vec<Pfn> = Vec::new();
     for turn in 0..turns {
         let near = CpuId(rng.u32(..4));
-        // Most of the time all that it may have.
+        // Most of the time its whole share.
         let most = if rng.bool() { SHARE } else { 40 };
         let mut out = vec![Pfn(u32::MAX); most.min(SHARE - held.len())];
         let wanted = out.len();
@@ -135,21 +137,22 @@ fn hold_a_share(backend: &dyn Backend, kind: Kind, seed: u64, turns: usize) {
     backend.free_bulk(CpuId(0), Order::ZERO, Wait::Never, &mut held);
 }
 
-/// Counts down when its thread ends, however that is.
+/// Counts down when its thread ends, even by a panic.
 struct OneLess<'a>(&'a AtomicU32);
 
 impl Drop for OneLess<'_> {
     fn drop(&mut self) {
-        // Relaxed: says when to end.
+        // Relaxed: only ends the loop.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Blocks that are not there, and single frames that never wait: neither may cost others anything.
+/// Requests blocks that do not exist, and single frames that never wait: neither may cost others
+/// anything.
 fn ask_in_vain(backend: &dyn Backend, seed: u64, holders: &AtomicU32) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut out = [Pfn(u32::MAX); 32];
-    // Relaxed: says when to end.
+    // Relaxed: only ends the loop.
     while holders.load(Ordering::Relaxed) > 0 {
         let order = Order::new(rng.u8(1..=10)).expect("in range");
         let near = CpuId(rng.u32(..4));
@@ -163,8 +166,8 @@ fn ask_in_vain(backend: &dyn Backend, seed: u64, holders: &AtomicU32) {
 fn requests_within_the_pool_are_met() {
     // Goal: no false exhaustion: a request for single frames that may wait gets all of them when
     // others hold so little that they are there, also while frames are deferred and spliced, and
-    // beside those who look for blocks in vain. Method: one frame in 16 is free; four threads hold
-    // a share of these each at most, and some of their frees never wait; two threads ask for
+    // beside requests for blocks that do not exist. Method: one frame in 16 is free; four threads
+    // hold at most a share of these each, and some of their frees never wait; two threads request
     // blocks, of which there are none.
     let seed = seed::seed(7);
     for kind in KINDS {
@@ -215,7 +218,8 @@ fn no_kind_loses_a_frame_or_hands_it_out_twice() {
                 scope.spawn(move || worker.work_until(end));
             }
         });
-        // The next one who may wait finds what was deferred, and everything is free and whole.
+        // The next request that may wait finds the deferred frames, and everything is free and
+        // whole.
         let mut all = take(&*backend, FRAMES as usize, 0);
         assert_eq!(all.len(), FRAMES as usize, "{kind}");
         backend.free_bulk(CpuId(0), Order::ZERO, Wait::Allowed, &mut all);

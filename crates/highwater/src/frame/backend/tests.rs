@@ -1,5 +1,5 @@
-//! One suite for every kind of back end, against a bitmap. The lab includes this file for kinds of
-//! its own: the module above says which there are.
+//! One test suite for every kind of back end, against a bitmap. The lab includes this file for
+//! kinds of its own: the module above lists the kinds.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) fn any_wait(rng: &mut fastrand::Rng) -> Wait {
     }
 }
 
-/// Single frames, as many as there are above the floor, up to `count`.
+/// Takes single frames, up to `count`, down to the floor.
 pub(super) fn take(backend: &dyn Backend, count: usize, floor: u64) -> Vec<Pfn> {
     let mut out = vec![Pfn(u32::MAX); count];
     let taken = backend.alloc_bulk(CPU, Order::ZERO, Pages(floor), Wait::Allowed, &mut out);
@@ -28,7 +28,7 @@ pub(super) fn take(backend: &dyn Backend, count: usize, floor: u64) -> Vec<Pfn> 
     out
 }
 
-/// Which frames are out, frame by frame.
+/// The oracle: whether each frame is allocated.
 struct Oracle {
     is_taken: Vec<bool>,
     nr_free: u64,
@@ -65,7 +65,7 @@ impl Oracle {
         blocks.map(|block| u64::from(!block.contains(&true))).sum()
     }
 
-    /// The largest blocks of free frames, as alignment allows.
+    /// Returns the largest blocks of free frames, as alignment allows.
     fn free_runs(&self) -> Vec<(Pfn, Order)> {
         let mut runs = Vec::new();
         let mut at = 0;
@@ -149,8 +149,9 @@ fn drive(kind: Kind, nr_frames: u32, rng: &mut fastrand::Rng, steps: usize) {
 
 #[test]
 fn every_kind_agrees_with_a_bitmap() {
-    // Goal: no frame is handed out twice or lost, what could be handed out is, the floor is exact,
-    // and splitting and merging cancel. Method: random bulks on ranges of odd sizes, bit by bit.
+    // Goal: no frame is handed out twice or lost, every frame that may be handed out is, the floor
+    // is exact, and splitting and merging cancel. Method: random bulks on ranges of odd sizes, bit
+    // by bit.
     let mut rng = seed::rng(1);
     for kind in KINDS {
         for nr_frames in [1, 2, 63, 64, 65, 511, 513, 1023, 1025, 5000, 9916] {
@@ -161,8 +162,8 @@ fn every_kind_agrees_with_a_bitmap() {
 
 #[test]
 fn all_frames_can_be_had_and_come_out_in_ascending_order() {
-    // Goal: a request finds everything there is, and a refill of an untouched range is sequential,
-    // which is what makes reading into its frames sequential too.
+    // Goal: a request finds all free frames, and a refill of an untouched range is sequential, so
+    // that reading into its frames is sequential too.
     for kind in KINDS {
         let backend = kind.build(4096, NR_CPUS);
         let mut all = Vec::new();
@@ -210,7 +211,7 @@ fn a_block_of_every_order_is_split_into_frames_and_merged_again() {
     }
 }
 
-/// Whether `work` panics with a message that says `why`.
+/// Whether `work` panics with a message that contains `why`.
 pub(super) fn panics(why: &str, work: impl FnOnce()) -> bool {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     let Err(message) = panic else {

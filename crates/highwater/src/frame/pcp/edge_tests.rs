@@ -1,4 +1,4 @@
-//! Lists where little is left to hand out or to hold, and what a drain moves.
+//! Edge cases of lists: little left to hand out or to hold, and the size of a drain.
 
 use super::tests::{CPU, DRAINS, ORDINARY, RESERVE, assert_conserved, list, pool_of, tunables};
 use crate::frame::{DrainMode, PoolConfig};
@@ -7,7 +7,7 @@ use crate::units::{CpuId, Order, Pages};
 
 #[test]
 fn a_drain_moves_a_run_of_frees_in_either_way() {
-    // Goal: D (4.7) is what a drain moves, also in pieces, and lists that are disabled leave in
+    // Goal: D (4.7) frames are what a drain moves, also in pieces, and disabled lists drain in
     // pieces of a batch. Method: a list of a fixed size is freed to beyond it; frames per drain are
     // those of one hold, and far more than a batch.
     let per_drain = DRAINS.map(|drain| {
@@ -41,9 +41,9 @@ fn a_drain_moves_a_run_of_frees_in_either_way() {
 
 #[test]
 fn a_list_that_is_held_is_not_empty() {
-    // Goal: nobody is told that no frame is free while the CPU's own list has some and somebody
-    // looks at it. Method: the zones are empty and the list is held until a request has found it
-    // so; that request is served, one that may not wait is not.
+    // Goal: no request fails while the CPU's own list has frames and another thread holds it.
+    // Method: the zones are empty and the list is held until a request has found it so; that
+    // request is served, one that may not wait is not.
     let pool = pool_of(100_000, PoolConfig::new(1));
     let mut frames = Vec::new();
     pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
@@ -98,8 +98,8 @@ fn a_list_that_is_held_has_its_blocks() {
 #[test]
 fn a_list_of_a_small_pool_with_many_cpus_grows() {
     // Goal: where a CPU's part is so small that idle lists hold nothing, busy ones hold something.
-    // Method: 64 MiB and 384 CPUs; one of them takes and gives two frames again and again: from
-    // some time on, no zone is visited.
+    // Method: 64 MiB and 384 CPUs; one of them allocates and frees two frames repeatedly: after a
+    // while, no zone is visited.
     let pool = pool_of(16_384, PoolConfig::new(384));
     let (high_min, high_max) = (list(&pool).high_min, list(&pool).high_max);
     assert!(high_min == 0 && high_max >= 2, "{:?}", list(&pool));
@@ -121,9 +121,9 @@ fn a_list_of_a_small_pool_with_many_cpus_grows() {
 
 #[test]
 fn the_reserve_is_for_those_that_may_use_it() {
-    // Goal: a request that may use the reserve leaves none of it in a list, where anybody would
-    // find it. Method: all that is above `min` is taken; each request that may use the reserve
-    // takes what it hands out from then on, an ordinary one nothing.
+    // Goal: a request that may use the reserve leaves none of it in a list, where any request would
+    // find it. Method: everything above `min` is taken; each request that may use the reserve takes
+    // only the frames it hands out from then on, an ordinary one nothing.
     let pool = pool_of(100_000, PoolConfig::new(1));
     let mut frames = Vec::new();
     let ordinary = pool.alloc_bulk_on(CPU, usize::MAX, ORDINARY, &mut frames);
@@ -152,10 +152,10 @@ fn the_reserve_is_for_those_that_may_use_it() {
 
 #[test]
 fn who_frees_in_bulk_keeps_nobody_from_refills() {
-    // Goal: a tenant that ends gives its frames back a batch per hold, so that another's refill
-    // never stands behind more. Method: one CPU frees 20,000 frames while another takes 500, each
-    // of which is had; holds for more than a batch are at most the refills. In one hold there are
-    // more: the count tells the two apart.
+    // Goal: a tenant that ends frees its frames a batch per hold, so that another's refill never
+    // waits behind more. Method: one CPU frees 20,000 frames while another takes 500, all of which
+    // succeed; holds for more than a batch are at most the refills. In one hold there are more: the
+    // count tells the two apart.
     for drain in DRAINS {
         let config = PoolConfig {
             drain,
@@ -188,9 +188,10 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
 #[test]
 fn a_refill_takes_frames_over_from_an_idle_list() {
     // Goal: where a refill would take fresh frames, those of an idle CPU's list go to the list that
-    // is refilled, and the back end does not see them. Method: CPU 0 fills its list and is idle
-    // from then on; CPU 1 takes as many frames as CPU 0 had. What left the one list was taken over,
-    // and nothing was drained. How few fresh frames are touched is for `tests/warm_frames.rs`.
+    // is refilled, without passing the back end. Method: CPU 0 fills its list and is idle from then
+    // on; CPU 1 takes as many frames as CPU 0 had. All frames that left the one list were taken
+    // over, and nothing was drained. `tests/warm_frames.rs` checks how few fresh frames are
+    // touched.
     const COUNT: usize = 4096;
     const NEXT: CpuId = CpuId(1);
     let pool = pool_of(1 << 16, PoolConfig::new(2));

@@ -1,4 +1,4 @@
-//! One CPU's list while its lock is held: what the rules read and write.
+//! One CPU's list (pcp) while its lock is held: the state that the rules read and write.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::policy::{COSTLY, Freed, ListState, Refill, Rules, Use};
 use super::scratch::Scratch;
 use super::{Beside, Conditions};
 
-/// What a list knows, under its lock.
+/// The state of a list under its lock.
 #[derive(Debug)]
 pub(super) struct ListLock {
     rules: Rules,
@@ -47,7 +47,7 @@ impl ListLock {
 }
 
 impl Blocks {
-    /// The list of an order, for those that have one.
+    /// Returns the index of the list of an order, for orders that have one.
     fn index(order: Order) -> Option<usize> {
         match order {
             Order::HUGE => Some(3),
@@ -110,7 +110,7 @@ impl<'a> List<'a> {
         self.stack.rules.high_max > 0
     }
 
-    /// Frames in the list.
+    /// Returns the number of frames in the list.
     pub(super) fn count(&self) -> u32 {
         self.stack.header().len() + self.stack.blocks.frames
     }
@@ -128,31 +128,31 @@ impl<'a> List<'a> {
         self.stack.set_run(u16::try_from(run).unwrap_or(u16::MAX));
     }
 
-    /// Learns whether a single frame was freed since the last block: such a free takes the stack's
-    /// mark away.
+    /// Checks whether a single frame was freed since the last block: such a free clears the stack's
+    /// mark.
     fn look_at_mark(&mut self) {
         self.stack.state.prev_high_order = self.stack.header().is_marked();
     }
 
-    /// The frame that was freed last.
+    /// Returns the frame that was freed last.
     pub(super) fn pop(&mut self) -> Option<Frame> {
         self.stack.pop()
     }
 
-    /// The block of `order` that was freed last.
+    /// Returns the block of `order` that was freed last.
     pub(super) fn pop_block(&mut self, order: Order) -> Option<Block> {
         let block = self.stack.blocks.pop(order)?;
         self.halve_run();
         Some(block)
     }
 
-    /// What an allocation does to the run of frees.
+    /// Halves the run of frees, as every allocation does.
     fn halve_run(&mut self) {
         let run = self.stack.header().run();
         self.stack.set_run(run / 2);
     }
 
-    /// How many blocks of `order` to bring for an allocation that found none.
+    /// Returns how many blocks of `order` to bring for an allocation that found none.
     pub(super) fn refill(&mut self, order: Order) -> Refill {
         self.look_at_mark();
         self.halve_run();
@@ -163,8 +163,8 @@ impl<'a> List<'a> {
         refill
     }
 
-    /// Puts frames there that come from the zones, the last of them to be handed out first; those
-    /// that do not fit, and all if the list holds nothing by now, stay.
+    /// Puts frames from the zones into the list, the last of them to be handed out first; those
+    /// that do not fit stay in `scratch`, and all do if the list is disabled by now.
     pub(super) fn put(&mut self, scratch: &mut Scratch) {
         if !self.is_enabled() {
             return;
@@ -176,12 +176,11 @@ impl<'a> List<'a> {
             .for_each(|block| self.stack.blocks.push(block));
     }
 
-    /// Puts a frame there that was freed, however full the list is, and leaves the rules to the
-    /// next free.
+    /// Pushes a freed frame, however full the list is; the next free applies the rules.
     ///
     /// # Errors
     ///
-    /// Gives it back when it does not fit or the list holds nothing.
+    /// Gives it back when it does not fit or the list is disabled.
     pub(super) fn push_unlooked(&mut self, frame: Frame) -> Result<(), Frame> {
         if !self.is_enabled() {
             return Err(frame);
@@ -189,7 +188,7 @@ impl<'a> List<'a> {
         self.stack.push(frame)
     }
 
-    /// Puts a frame there that was freed, and says what follows from it.
+    /// Pushes a freed frame; returns the action that the rules demand.
     ///
     /// # Errors
     ///
@@ -201,7 +200,7 @@ impl<'a> List<'a> {
         Ok(self.freed(before.free_run, Order::ZERO))
     }
 
-    /// Puts a block there that was freed, and says what follows from it.
+    /// Pushes a freed block; returns the action that the rules demand.
     pub(super) fn push_block(&mut self, block: Block) -> Freed {
         self.look_at_mark();
         let (order, before) = (block.order(), self.used());
@@ -226,8 +225,8 @@ impl<'a> List<'a> {
         freed
     }
 
-    /// Takes `count` frames or a little more, those that have been there longest first: singles or
-    /// blocks of `first`, then the next order, and so on. How many.
+    /// Takes `count` frames or a little more, oldest first: singles or blocks of `first`, then the
+    /// next order, and so on. Returns how many.
     pub(super) fn take(&mut self, count: u32, first: Order, scratch: &mut Scratch) -> u32 {
         const LISTS: usize = 5;
         let first = Blocks::index(first).map_or(0, |index| index + 1);
@@ -251,13 +250,13 @@ impl<'a> List<'a> {
         taken
     }
 
-    /// Lets the list shrink a step; frames to take.
+    /// Shrinks the list's size by a step; returns the frames to take.
     pub(super) fn decay(&mut self) -> u32 {
         let (rules, count) = (self.stack.rules, self.count());
         rules.decay(&mut self.stack.state, count)
     }
 
-    /// Follows other rules from now on; frames that are too many.
+    /// Replaces the rules; returns the number of frames in excess.
     pub(super) fn set_rules(&mut self, rules: Rules) -> u32 {
         self.stack.rules = rules;
         let high = rules.clamp(&mut self.stack.state);
@@ -267,7 +266,7 @@ impl<'a> List<'a> {
         self.count().saturating_sub(high)
     }
 
-    /// What the list is like.
+    /// Returns the state of the list.
     pub(super) fn info(&self, cpu: Option<CpuId>) -> ListInfo {
         let (rules, used) = (self.stack.rules, self.used());
         ListInfo {
@@ -284,7 +283,7 @@ impl<'a> List<'a> {
 }
 
 impl Drop for List<'_> {
-    /// Says from how many frames on a push has to look at the rules.
+    /// Sets the count from which a push must apply the rules.
     fn drop(&mut self) {
         let (rules, frames) = (self.stack.rules, self.stack.blocks.frames);
         let run_max = u16::try_from(rules.run_max()).unwrap_or(u16::MAX);
@@ -292,8 +291,8 @@ impl Drop for List<'_> {
         let unlooked = rules.unlooked(&self.stack.state, shortage);
         self.stack
             .set_limits(unlooked.saturating_sub(frames), run_max);
-        // Pairs with: the fence of `PcpLists::alarm`. Either pushes are refused after this, or what
-        // is to be seen is seen here.
+        // Pairs with: the fence of `PcpLists::alarm`. Either pushes are refused after this, or the
+        // new conditions are seen here.
         fence(Ordering::SeqCst);
         if self.conditions.shortage() != shortage {
             self.stack.set_limits(0, run_max);

@@ -1,36 +1,37 @@
-//! Per-CPU lists of free frames (pcp): most allocations and frees end here.
+//! Per-CPU lists of free frames (pcp), which serve most allocations and frees.
 //!
-//! A list is a stack of single frames, and lists of blocks beside it. A frame that was freed last
-//! is handed out first (it is warm); those that were there longest leave first.
+//! A list is a stack of single frames, with lists of blocks beside it. Allocation is LIFO: the
+//! frame freed last is handed out first (it is warm); a drain takes those freed longest ago.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `sizes`, `policy` | how large a list may be, and how it finds its size: arithmetic |
+//! | `sizes`, `policy` | bounds of a list's size, and its auto-tuning: arithmetic |
 //! | `list` | one list while its lock is held |
-//! | `transfer` | bringing frames from the zones and giving them back |
+//! | `transfer` | refill from the zones, and drain to them |
 //! | `recall` | frames in idle lists of other CPUs, before fresh ones are taken |
-//! | `scratch` | frames on their way |
+//! | `scratch` | frames in transfer |
 //!
-//! **Fast path.** A pop or a push on the stack of the thread's CPU, and nothing else: the stack's
-//! header counts frames, the run of frees, and halves the growth, in the one store that commits. A
-//! push that would reach what the list may hold is refused and goes the slow way, where the rules
-//! are looked at.
+//! **Fast path.** A pop or a push on the stack of the thread's CPU, and nothing else: the one store
+//! that commits updates the stack's header, which counts frames and the run of frees, and halves
+//! the growth. A push that would reach the list's limit is refused and takes the slow path, which
+//! applies the rules.
 //!
-//! **Slow path.** Under the list's lock the rules say how many frames to move, and the frames leave
-//! the list or are put there. The zones are visited with the lock dropped, so that nobody who runs
-//! on that CPU meanwhile finds the list held. Who finds it held goes to the zones for one frame.
+//! **Slow path.** Under the list's lock the rules decide how many frames to move, and the frames
+//! leave the list or are put there. The zones are visited with the lock dropped, so that other
+//! threads on that CPU do not find the list held meanwhile. A thread that finds it held goes to the
+//! zones for one frame.
 //!
 //! **Invariant.** A cached frame is owned by its list (its token is in the stack, as a number, or
-//! in a list of blocks): no tag word is touched on a hit.
+//! in a list of blocks): a hit touches no tag word.
 //!
-//! **Conditions.** What the rules depend on beside the list (pages are being reclaimed, few are
-//! free) is looked at by those who hold the lock. When it changes for the worse, all pushes are
-//! refused once ([`Stacks::refuse_pushes`]), so that each list looks at its next free, as if every
-//! free looked.
+//! **Conditions.** Lock holders check the conditions that the rules depend on beside the list
+//! (pages are being reclaimed, few are free). When one changes for the worse, all pushes are
+//! refused once ([`Stacks::refuse_pushes`]), so that each list applies the rules at its next free,
+//! as if every free did.
 //!
-//! Frames of threads that have ended lie in lists of CPUs, and are found like any others. A list
-//! whose CPU does nothing any more (it went offline, or the program may not use it now) is emptied
-//! by decay.
+//! Frames of threads that have ended are in the lists of CPUs, and are found like any others. Decay
+//! empties a list whose CPU is no longer used (it went offline, or the program may not run there
+//! now).
 
 mod list;
 pub(super) mod policy;
@@ -67,52 +68,53 @@ use policy::{Rules, Shortage};
 /// Class of every per-CPU list's lock.
 pub(super) static PCP_LOCK: LockClass = LockClass::new("pcp", Rank::Pcp);
 
-/// A list that nothing was taken from or put into for as many decays is emptied. Chosen: a minute
-/// at the default interval; whoever comes back pays one visit to the zones.
+/// A list that was not used for this many decays is emptied. Chosen: a minute at the default
+/// interval; a later use pays one visit to the zones.
 const IDLE_TICKS: u64 = 60;
 
 /// The lists of one pool.
 pub(super) struct PcpLists {
     stacks: Stacks<Frame, ListLock>,
     beside: Box<[CachePadded<Beside>]>,
-    /// Read at every hold, and beside nothing that changes more often.
+    /// Read at every hold, on a line apart from anything that changes more often.
     conditions: CachePadded<Conditions>,
     drain: DrainMode,
 }
 
-/// Which list.
+/// Selects a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
-    /// That of the CPU that the thread runs on.
+    /// The list of the CPU that the thread runs on.
     Here,
-    /// That of a CPU, wherever the thread runs.
+    /// The list of this CPU, wherever the thread runs.
     On(CpuId),
 }
 
-/// What the rules depend on beside the list.
+/// The conditions that the rules depend on beside the list.
 #[derive(Debug, Default)]
 struct Conditions {
-    /// Written by: who reclaims. Read by: who holds a list. Publishes: nothing.
+    /// Written by: reclaim. Read by: holders of a list. Publishes: nothing.
     nr_reclaiming: AtomicU32,
-    /// Written by: refills and drains. Read by: who holds a list. Publishes: nothing.
+    /// Written by: refills and drains. Read by: holders of a list. Publishes: nothing.
     is_below_high: AtomicBool,
 }
 
-/// What is known of a list without its lock.
+/// The state of a list that is readable without its lock.
 #[derive(Debug, Default)]
 struct Beside {
     events: Events,
-    /// Frames in blocks. Written by: who holds the list. Read by: anybody. Publishes: nothing.
+    /// Frames in blocks. Written by: the holder of the list. Read by: any thread. Publishes:
+    /// nothing.
     block_frames: AtomicU32,
-    /// Whether a decay has something to do. Written by: who holds the list. Read by: decay.
+    /// Whether a decay has something to do. Written by: the holder of the list. Read by: decay.
     /// Publishes: nothing.
     is_grown: AtomicBool,
-    /// The stack's header as the last decay saw it, and for how many decays it has been so.
+    /// The stack's header as the last decay saw it, and the number of decays since it changed.
     /// Written by: decay. Read by: decay. Publishes: nothing.
     last_seen: AtomicU64,
     idle_ticks: AtomicU64,
     /// The stack's header as another CPU saw it last, and about how many frames other CPUs have
-    /// brought since it was so. Written and read by other CPUs' refills. Publishes: nothing:
+    /// brought since then. Written and read by other CPUs' refills. Publishes: nothing: a hint
     /// whether the list is worth a visit.
     watched: AtomicU64,
     brought_meanwhile: AtomicU64,
@@ -120,7 +122,7 @@ struct Beside {
 
 impl Conditions {
     fn shortage(&self) -> Shortage {
-        // Relaxed: who must not miss a change has a fence.
+        // Relaxed: code that must not miss a change has a fence.
         Shortage {
             reclaim_active: self.nr_reclaiming.load(Ordering::Relaxed) > 0,
             below_high: self.is_below_high.load(Ordering::Relaxed),
@@ -131,7 +133,7 @@ impl Conditions {
 impl Beside {
     fn note(&self, grown_by: u32, frames_in_blocks: u32) {
         let is_grown = grown_by > 0;
-        // Relaxed: see the fields. Looked at first: most of the time nothing changes.
+        // Relaxed: see the fields. Loaded first: most of the time nothing changes.
         if self.block_frames.load(Ordering::Relaxed) != frames_in_blocks {
             self.block_frames.store(frames_in_blocks, Ordering::Relaxed);
         }
@@ -158,18 +160,18 @@ impl PcpLists {
             conditions: CachePadded::default(),
             drain,
         };
-        // Says how much they may hold.
+        // Sets the limits of the stacks.
         lists.stacks.cpus().for_each(|cpu| drop(lists.lock(cpu)));
         lists
     }
 
-    /// As [`pop`](Self::pop), and `pop` may have one if this has none: the fast path.
+    /// Like [`pop`](Self::pop), but may fail where `pop` succeeds: the fast path.
     #[inline]
     pub(super) fn try_pop(&self) -> Option<Frame> {
         self.stacks.try_pop()
     }
 
-    /// As [`push`](Self::push), and `push` may take it if this does not: the fast path.
+    /// Like [`push`](Self::push), but may fail where `push` succeeds: the fast path.
     ///
     /// # Errors
     ///
@@ -179,23 +181,23 @@ impl PcpLists {
         self.stacks.try_push(frame)
     }
 
-    /// The frame freed last on the thread's CPU.
+    /// Returns the frame freed last on the thread's CPU.
     #[inline]
     pub(super) fn pop(&self) -> Option<Frame> {
         self.stacks.pop()
     }
 
-    /// Puts a frame on the thread's CPU's list.
+    /// Pushes a frame to the list of the thread's CPU.
     ///
     /// # Errors
     ///
-    /// Gives it back when somebody has to look at the list.
+    /// Gives it back when the slow path must apply the rules.
     #[inline]
     pub(super) fn push(&self, frame: Frame) -> Result<(), Frame> {
         self.stacks.push(frame)
     }
 
-    /// As [`pop`](Self::pop), from the list of `cpu`.
+    /// Like [`pop`](Self::pop), from the list of `cpu`.
     pub(super) fn pop_on(&self, cpu: CpuId) -> Option<Frame> {
         match self.stacks.regime() {
             Regime::Atomic => self.stacks.pop_on(cpu),
@@ -203,7 +205,7 @@ impl PcpLists {
         }
     }
 
-    /// As [`push`](Self::push), to the list of `cpu`.
+    /// Like [`push`](Self::push), to the list of `cpu`.
     ///
     /// # Errors
     ///
@@ -233,7 +235,7 @@ impl PcpLists {
         &self.beside[cpu.index()]
     }
 
-    /// The list that is probably meant, without its lock.
+    /// Returns the list that `at` probably selects, without its lock.
     fn near(&self, at: At) -> CpuId {
         match at {
             At::Here => self.stacks.here(),
@@ -241,7 +243,7 @@ impl PcpLists {
         }
     }
 
-    /// Says that pages are being reclaimed, until it is said that they are not.
+    /// Marks that pages are being reclaimed, until [`end_reclaim`](Self::end_reclaim).
     pub(super) fn begin_reclaim(&self) {
         // Relaxed: the fence orders it.
         if self
@@ -255,15 +257,15 @@ impl PcpLists {
     }
 
     pub(super) fn end_reclaim(&self) {
-        // Relaxed: a list that sees it late keeps little for a little longer.
+        // Relaxed: a list that sees it late keeps few frames for a little longer.
         self.conditions
             .nr_reclaiming
             .fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Says that an allocation saw few free frames.
+    /// Marks that an allocation saw few free frames.
     fn set_below_high(&self) {
-        // Relaxed: the fence orders it. Looked at first: it stays set while memory is short.
+        // Relaxed: the fence orders it. Loaded first: it stays set while memory is short.
         if !self.conditions.is_below_high.load(Ordering::Relaxed)
             && !self.conditions.is_below_high.swap(true, Ordering::Relaxed)
         {
@@ -280,32 +282,32 @@ impl PcpLists {
         }
     }
 
-    /// Makes every list look at its next free.
+    /// Makes every list apply the rules at its next free.
     fn alarm(&self) {
         // Pairs with: the fence of `List::drop`.
         fence(Ordering::SeqCst);
         self.stacks.refuse_pushes();
     }
 
-    /// Whether pages are being reclaimed, and whether few are free.
+    /// Returns whether pages are being reclaimed, and whether few are free.
     pub(super) fn shortage(&self) -> Shortage {
         self.conditions.shortage()
     }
 
-    /// Frames in lists. Exact when nothing runs.
+    /// Returns the frames in all lists. Exact when nothing runs.
     pub(super) fn nr_cached(&self) -> Pages {
         let each = self.stacks.cpus().map(|cpu| self.nr_cached_on(cpu));
         Pages(each.map(u64::from).sum())
     }
 
-    /// Frames in one list, without its lock. Exact when nothing runs.
+    /// Returns the frames in one list, without its lock. Exact when nothing runs.
     fn nr_cached_on(&self, cpu: CpuId) -> u32 {
-        // Relaxed: a number of its moment.
+        // Relaxed: a snapshot.
         let in_blocks = self.beside(cpu).block_frames.load(Ordering::Relaxed);
         self.stacks.probe(cpu).len() + in_blocks
     }
 
-    /// What changes when a list is used, in one word; without its lock.
+    /// Returns a word that changes when a list is used; without its lock.
     fn trace_of(&self, cpu: CpuId) -> u64 {
         let header = self.stacks.probe(cpu);
         (u64::from(self.nr_cached_on(cpu)) << 24)
@@ -318,7 +320,7 @@ impl PcpLists {
         each.fold(PcpCounters::default(), |sum, one| sum.plus(&one))
     }
 
-    /// What each list is like.
+    /// Returns the state of each list.
     pub(super) fn infos(&self, nr_cpus: usize) -> Vec<ListInfo> {
         let info = |cpu: CpuId| {
             let known = Some(cpu).filter(|cpu| cpu.index() < nr_cpus);
@@ -327,7 +329,7 @@ impl PcpLists {
         self.stacks.cpus().map(info).collect()
     }
 
-    /// How lists are written.
+    /// Returns how lists are written.
     pub(super) fn regime(&self) -> Regime {
         self.stacks.regime()
     }

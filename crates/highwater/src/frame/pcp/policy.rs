@@ -1,18 +1,19 @@
-//! The rules by which a per-CPU list finds its size: pure arithmetic on what the list knows.
+//! Auto-tuning of per-CPU lists (pcp): the rules for a list's size, pure arithmetic on its state.
 //!
-//! Three forces pull at a list: few visits to the zones (large lists, large transfers), short holds
-//! of a zone's lock (small transfers), little idle memory (small lists that decay). A list has
+//! Three goals compete for a list's size: few visits to the zones (large lists, large transfers),
+//! short holds of a zone's lock (small transfers), little idle memory (small lists that decay). A
+//! list has
 //!
-//! | word | what | moved by |
+//! | word | meaning | moved by |
 //! |---|---|---|
 //! | `count` | frames in it | everything |
 //! | `high` | how many it may hold, from `high_min` to `high_max` | up by refills and by bursts of frees, down by decay and when memory is short |
 //! | `free_run` | frees in a row | up by a free, halved by an allocation |
 //! | `grow` | how often a refill doubles | up by a refill, halved by a free |
 //!
-//! A refill says that a larger list would have saved a visit; that is the only reason to grow on
-//! that side. A drain takes about as many as were freed in a row, so that a list which only ever
-//! gets frames (its CPU frees what others allocated) holds few of them.
+//! A refill shows that a larger list would have saved a visit; that is the only reason to grow on
+//! that side. A drain takes about as many as were freed in a row, so that a list which only
+//! receives frames (its CPU frees frames that others allocated) holds few of them.
 //!
 //! | policy | `high` | a refill brings | a drain takes |
 //! |---|---|---|---|
@@ -25,25 +26,24 @@
 //! Source: the page allocator of Linux as the frames-and-reclaim specification describes it,
 //! sections 4.3 to 4.8 (6.7 to 6.18) and 5.1 (5.14 to 6.6), with the first two patches of the
 //! thread pcp-batch-scale-review-2024: the run of frees never exceeds its cap, and decay does not
-//! depend on the batch scale. Deviations: `high` falls by one at least in a decay (an eighth of 7
-//! is 0, and would leave small lists above their least size for ever); a list whose least size is 0
-//! may grow all the same, because only its largest size says that it is to hold nothing; a drain
-//! moves one frame at least (a list that is as small as a batch would otherwise drain nothing and
-//! grow without a bound).
+//! depend on the batch scale. Deviations: `high` falls by at least one in a decay (an eighth of 7
+//! is 0, which would leave small lists above their minimum for ever); a list with a minimum of 0
+//! may still grow, because only a maximum of 0 disables a list; a drain moves at least one frame (a
+//! list as small as a batch would otherwise drain nothing and grow without a bound).
 
 use crate::frame::{PcpPolicy, PcpSizes, Tunables};
 use crate::units::Order;
 
 /// Doublings that bound what a decay moves, whatever the batch scale is.
 const DECAY_SCALE: u32 = 5;
-/// Largest order whose blocks are lists' business, but for huge ones.
+/// Largest order of blocks that lists hold, except huge ones.
 pub(in crate::frame) const COSTLY: u8 = 3;
 
-/// What is the same for all lists of a pool, until a knob is turned.
+/// The rules common to all lists of a pool, until a tunable is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::frame) struct Rules {
     pub(in crate::frame) policy: PcpPolicy,
-    /// Frames moved at once, at least.
+    /// Minimum number of frames moved at once.
     pub(in crate::frame) batch: u32,
     pub(in crate::frame) high_min: u32,
     pub(in crate::frame) high_max: u32,
@@ -52,16 +52,16 @@ pub(in crate::frame) struct Rules {
     keeps_batch: bool,
 }
 
-/// What the rules remember of one list.
+/// The state that the rules keep for one list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::frame) struct ListState {
-    /// Frames that the list may hold.
+    /// Current capacity of the list, in frames.
     pub(in crate::frame) high: u32,
     /// Whether the last free was that of a block of order 1 to 3.
     pub(in crate::frame) prev_high_order: bool,
 }
 
-/// What a list has and how it was used lately.
+/// The contents of a list and its recent use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::frame) struct Use {
     /// Frames in the list, those of blocks included.
@@ -72,7 +72,7 @@ pub(in crate::frame) struct Use {
     pub(in crate::frame) grow: u8,
 }
 
-/// How the pool is.
+/// Shortage of memory in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::frame) struct Shortage {
     /// Pages are being reclaimed.
@@ -81,39 +81,40 @@ pub(in crate::frame) struct Shortage {
     pub(in crate::frame) below_high: bool,
 }
 
-/// How much of a list a free may have drained.
+/// How much of a list a free may drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// What is beyond the limit.
+    /// The excess above the limit.
     Excess,
-    /// The list: blocks were freed in a row.
+    /// The whole list: blocks were freed in a row.
     All,
 }
 
-/// What to bring from the zones.
+/// A refill from the zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::frame) struct Refill {
-    /// How many blocks of the order that was asked for.
+    /// Number of blocks of the requested order.
     pub(in crate::frame) blocks: u32,
     /// Doublings of the refill after this one.
     pub(in crate::frame) grow: u8,
 }
 
-/// What a free leads to.
+/// The result of a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::frame) struct Freed {
-    /// What the list may hold: at this many or more, it drains.
+    /// The list's limit: at this many or more, it drains.
     pub(in crate::frame) limit: u32,
     /// Frames to move to the zones; 0 if the list stays below the limit.
     pub(in crate::frame) drain: u32,
-    /// Whether that is because blocks were freed in a row.
+    /// Whether the drain is because blocks were freed in a row.
     pub(in crate::frame) is_drain_all: bool,
     /// The run of frees (in `Legacy`, the doublings) from now on.
     pub(in crate::frame) free_run: u32,
 }
 
 impl Rules {
-    /// The rules for lists of those sizes. `cache_frames` is what one CPU's caches hold.
+    /// Returns the rules for lists of those sizes. `cache_frames` is the number of frames that fit
+    /// one CPU's caches.
     pub(in crate::frame) fn new(
         policy: PcpPolicy,
         sizes: PcpSizes,
@@ -139,9 +140,8 @@ impl Rules {
         }
     }
 
-    /// Rules by which lists hold nothing. The batch stays, so that what they held leaves in pieces
-    /// of it; of a list that may hold nothing, every free takes one frame and every refill brings
-    /// one.
+    /// Returns rules by which lists hold nothing. The batch stays, so that their frames leave in
+    /// batches; of a disabled list, every free drains one frame and every refill brings one.
     pub(in crate::frame) fn disabled(self) -> Self {
         Self {
             high_min: 0,
@@ -150,12 +150,13 @@ impl Rules {
         }
     }
 
-    /// The most frames that one refill or drain moves, unless the policy is `Legacy`.
+    /// Returns the maximum number of frames that one refill or drain moves, unless the policy is
+    /// `Legacy`.
     pub(in crate::frame) fn cap(&self) -> u32 {
         self.batch << self.scale_max
     }
 
-    /// The longest run of frees that a push counts: in `Legacy`, pushes count none.
+    /// Returns the longest run of frees that a push counts: in `Legacy`, pushes count none.
     pub(in crate::frame) fn run_max(&self) -> u32 {
         match self.policy {
             PcpPolicy::Legacy => 0,
@@ -163,7 +164,7 @@ impl Rules {
         }
     }
 
-    /// A list that was just made.
+    /// Returns the state of a new list.
     pub(in crate::frame) fn initial(&self) -> ListState {
         ListState {
             high: self.high_min,
@@ -171,19 +172,19 @@ impl Rules {
         }
     }
 
-    /// Whether the size does not move.
+    /// Whether the size is fixed.
     pub(in crate::frame) fn is_manual(&self) -> bool {
         self.high_min == self.high_max
     }
 
-    /// Bounds may have moved since the list was last looked at.
+    /// Clamps `high` to the bounds, which may have changed since the list was last used.
     pub(in crate::frame) fn clamp(&self, list: &mut ListState) -> u32 {
         list.high = within(list.high, self.high_min, self.high_max);
         list.high
     }
 
-    /// How much a list without a block of `order` brings from the zones, and how much larger it may
-    /// be afterwards.
+    /// Returns how much a list without a block of `order` brings from the zones, and raises its
+    /// capacity.
     pub(in crate::frame) fn refill(
         &self,
         list: &mut ListState,
@@ -221,8 +222,8 @@ impl Rules {
         Refill { blocks, grow }
     }
 
-    /// What becomes of a list when a block of `order` has just been put there. `used` counts the
-    /// block, and its run those before it.
+    /// Applies the rules after a block of `order` has just been freed to the list. `used` counts
+    /// the block; its run counts only the frees before it.
     pub(in crate::frame) fn freed(
         &self,
         list: &mut ListState,
@@ -264,7 +265,7 @@ impl Rules {
         }
     }
 
-    /// Whether blocks freed in a row say that this list's frames are wanted elsewhere.
+    /// Whether blocks freed in a row show that this list's frames are wanted elsewhere.
     fn drains_all(&self, list: &ListState, used: Use) -> bool {
         match self.policy {
             PcpPolicy::Legacy => used.free_run > 0,
@@ -276,7 +277,7 @@ impl Rules {
         }
     }
 
-    /// At how many frames a list drains; moves its `high`.
+    /// Returns at how many frames a list drains; moves its `high`.
     fn limit(&self, list: &mut ListState, used: Use, shortage: Shortage, extent: Extent) -> u32 {
         let high = self.clamp(list);
         if self.high_max == 0 {
@@ -310,7 +311,7 @@ impl Rules {
         high
     }
 
-    /// How many frames a list at its limit gives away, and the run afterwards.
+    /// Returns how many frames a list at its limit drains, and the run afterwards.
     fn excess(&self, used: Use, limit: u32, extent: Extent) -> (u32, u32) {
         let Use {
             count, free_run, ..
@@ -332,8 +333,8 @@ impl Rules {
         }
     }
 
-    /// Below how many frames a free need not look at the rules: they would neither drain the list
-    /// nor move its `high`.
+    /// Returns the count below which a free need not apply the rules: they would neither drain the
+    /// list nor move its `high`.
     pub(in crate::frame) fn unlooked(&self, list: &ListState, shortage: Shortage) -> u32 {
         let may_fall = !self.is_manual() && list.high > self.high_min;
         let limit = match shortage {
@@ -350,11 +351,11 @@ impl Rules {
             } if may_fall => 0,
             _ => list.high,
         };
-        // The free that reaches the limit looks.
+        // The free that reaches the limit applies them.
         limit.saturating_sub(1)
     }
 
-    /// Lets a list shrink a step: how many frames it gives away.
+    /// Shrinks a list's capacity by a step; returns how many frames it drains.
     pub(in crate::frame) fn decay(&self, list: &mut ListState, count: u32) -> u32 {
         let high = self.clamp(list);
         if high > self.high_min {
@@ -365,13 +366,13 @@ impl Rules {
         count.saturating_sub(list.high).min(self.decay_max())
     }
 
-    /// The most frames that one decay moves.
+    /// Returns the maximum number of frames that one decay moves.
     pub(in crate::frame) fn decay_max(&self) -> u32 {
         self.batch << DECAY_SCALE
     }
 }
 
-/// `value` within the bounds, the upper one if they are crossed.
+/// Returns `value` clamped to the bounds, to the upper one if they are crossed.
 const fn within(value: u32, least: u32, most: u32) -> u32 {
     let raised = if value > least { value } else { least };
     if raised < most { raised } else { most }

@@ -1,16 +1,15 @@
-//! The rules against what they promise, on a machine of numbers: a list is its count, run and
-//! growth, and the zones are a number too (frames-and-reclaim specification, section 18, items 2 to
-//! 9).
+//! The rules against their promises, on a machine of numbers: a list is its count, run and growth,
+//! and the zones are a number too (frames-and-reclaim specification, section 18, items 2 to 9).
 
 use super::policy::{ListState, Rules, Shortage, Use};
 use crate::frame::{PcpPolicy, PcpSizes, Tunables};
 use crate::units::Order;
 
 pub(super) const POLICIES: [PcpPolicy; 3] = [PcpPolicy::Fixed, PcpPolicy::Legacy, PcpPolicy::Auto];
-/// Decays that bring any list of these tests to its least size.
+/// Decays that bring any list of these tests to its minimum size.
 const TICKS_MAX: u32 = 2000;
 
-/// A list without frames: what the rules see of one, moved as a list moves it.
+/// A list without frames: the numbers that the rules see, moved as a list moves them.
 pub(super) struct Machine {
     pub(super) rules: Rules,
     pub(super) list: ListState,
@@ -18,14 +17,14 @@ pub(super) struct Machine {
     pub(super) shortage: Shortage,
 }
 
-/// What a step of a life was.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Alloc(Order),
     Free(Order),
 }
 
-/// What one step moved.
+/// The frames that one step moved.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) refilled: u32,
@@ -48,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// Takes a block of an order whose list holds `held` frames of the count.
+    /// Allocates a block of an order whose list holds `held` frames of the count.
     pub(super) fn alloc(&mut self, order: Order, held: u32) -> Moved {
         let mut moved = Moved::default();
         self.used.free_run /= 2;
@@ -101,8 +100,8 @@ fn rules(policy: PcpPolicy, scale: i64, (batch, high_min, high_max): (u32, u32, 
     Rules::new(policy, sizes, &tunables, 256)
 }
 
-/// Every policy and scale, with sizes from a list that holds nothing to the specification's largest
-/// (frames, 4.2).
+/// Returns every policy and scale, with sizes from a list that holds nothing to the specification's
+/// largest (frames, 4.2).
 fn all_rules() -> impl Iterator<Item = Rules> {
     let sizes = [
         (1, 0, 0),
@@ -149,7 +148,7 @@ fn random_lives(mut check: impl FnMut(&Machine, Step, &Moved)) {
                 let (step, moved) = if frees {
                     (Step::Free(order), machine.free(order))
                 } else {
-                    // The frames of the order asked for are some of all.
+                    // The frames of the requested order are some of all.
                     let held = random.u32(..=machine.used.count);
                     (Step::Alloc(order), machine.alloc(order, held))
                 };
@@ -162,8 +161,8 @@ fn random_lives(mut check: impl FnMut(&Machine, Step, &Moved)) {
 #[test]
 fn after_a_free_the_list_is_below_its_limit_or_gave_what_it_must() {
     // Goal: item 2. Method: random lives; after each free the count is below the limit, or the free
-    // moved as much as a free may at that limit, and so does each one after it until it is; and
-    // `high` is within its bounds after every step.
+    // moved as much as a free may at that limit, and so does each one after it until the count is
+    // below; and `high` is within its bounds after every step.
     random_lives(|machine, step, moved| {
         let (rules, high) = (machine.rules, machine.list.high);
         let bounds = rules.high_min..=rules.high_max;
@@ -182,8 +181,8 @@ fn after_a_free_the_list_is_below_its_limit_or_gave_what_it_must() {
 
 #[test]
 fn a_single_free_at_rest_leaves_less_than_the_limit() {
-    // Goal: item 2 as it is for lists that only frames go through, nothing having changed: each
-    // free that reaches the limit ends below it. Method: fill lists by frees alone.
+    // Goal: item 2 for lists that only frames go through, with nothing else changing: each free
+    // that reaches the limit ends below it. Method: fill lists by frees alone.
     for rules in all_rules() {
         let mut machine = Machine::new(rules);
         for _ in 0..3 * rules.high_max.min(5000) {
@@ -203,7 +202,7 @@ fn transfers_are_bounded() {
     random_lives(|machine, step, moved| {
         let Machine { rules, used, .. } = machine;
         if rules.policy == PcpPolicy::Legacy {
-            // No bound but the list: that is what is wrong with it.
+            // No bound but the list's size: the flaw of this policy.
             return;
         }
         match step {
@@ -219,7 +218,7 @@ fn transfers_are_bounded() {
                 assert!(moved.drained <= most, "{rules:?} {order:?}: {moved:?}");
             }
             Step::Alloc(Order::ZERO) => {
-                // Before the refill the count was smaller, and `high` is what it was raised to.
+                // Before the refill the count was smaller, and `high` has its raised value.
                 let before = (used.count + 1).saturating_sub(moved.refilled);
                 let room = machine.list.high.saturating_sub(before + rules.batch);
                 let most = rules.cap().min(room.max(rules.batch));
@@ -266,7 +265,7 @@ fn refills_of_single_frames_double_up_to_the_cap() {
 
 #[test]
 fn the_run_of_frees_is_capped_and_halved() {
-    // Goal: item 4. Method: random lives, with what the run was before.
+    // Goal: item 4. Method: random lives, with the run of the previous step.
     let mut before = 0;
     random_lives(|machine, step, _| {
         let Machine { rules, used, .. } = machine;
@@ -340,7 +339,7 @@ fn a_size_set_by_hand_stays() {
 #[test]
 fn an_idle_list_decays_to_its_least_size() {
     // Goal: item 7, and the thread's second patch. Method: any list, as full and as large as it can
-    // be; decays are bounded, independent of the scale, and end where they should.
+    // be; decays are bounded, independent of the scale, and end at the minimum size.
     for sizes in [(1, 2, 16), (1, 5, 40), (3, 17, 113), (63, 2715, 147_456)] {
         let ticks_at = |scale| {
             let rules = rules(PcpPolicy::Auto, scale, sizes);
@@ -364,8 +363,8 @@ fn an_idle_list_decays_to_its_least_size() {
 #[test]
 fn lists_shrink_at_each_free_while_memory_is_short() {
     // Goal: the coupling to reclaim (4.6, 3 and 5). Method: a large list under each condition:
-    // frees lower `high` by a batch at least, down to the least, and drain what is above the limit
-    // of the condition.
+    // frees lower `high` by at least a batch, down to the minimum, and drain the excess above the
+    // limit of the condition.
     let rules = rules(PcpPolicy::Auto, 5, (63, 643, 16_384));
     for (shortage, rest) in [
         (
@@ -409,8 +408,8 @@ fn lists_shrink_at_each_free_while_memory_is_short() {
 
 #[test]
 fn a_push_that_need_not_look_changes_nothing() {
-    // Goal: what the fast path leaves out does not matter. Method: random lives; whenever a free of
-    // a single frame would find less than `unlooked`, it moves neither `high` nor frames.
+    // Goal: skipping the rules on the fast path does not matter. Method: random lives; whenever a
+    // free of a single frame would find less than `unlooked`, it moves neither `high` nor frames.
     let mut random = crate::seed::rng(77);
     for rules in all_rules() {
         for _ in 0..200 {
@@ -428,7 +427,8 @@ fn a_push_that_need_not_look_changes_nothing() {
             if count < unlooked {
                 assert_eq!((moved.drained, machine.list), (0, list), "{rules:?}");
             } else {
-                // And a push that looks does so for a reason, but under a flag that moves `high`.
+                // And a push that applies the rules does so for a reason, except under a flag that
+                // moves `high`.
                 let is_moved = machine.list != list || moved.drained > 0;
                 assert!(is_moved || count + 1 >= moved.limit, "{rules:?} {moved:?}");
             }
@@ -485,8 +485,8 @@ fn legacy_drains_double_without_a_bound() {
 
 #[test]
 fn a_disabled_list_keeps_nothing() {
-    // Goal: item 8. Method: every free of a list whose rules are disabled drains at once, and
-    // refills bring what is asked for alone.
+    // Goal: item 8. Method: every free of a disabled list drains at once, and refills bring only
+    // the requested blocks.
     for rules in all_rules() {
         let mut machine = Machine::new(rules.disabled());
         assert_eq!(machine.rules.clamp(&mut machine.list), 0);

@@ -1,15 +1,15 @@
-//! Frames in idle lists of other CPUs, taken over before fresh frames are touched.
+//! Recall: frames in idle lists of other CPUs (pcp) are taken over before fresh frames are touched.
 //!
 //! A thread that migrates leaves up to the list's `high` frames behind. They were used, and stay
-//! resident; while the CPU they lie on is idle, the new CPU would touch as many fresh frames. So a
-//! refill that would take fresh frames takes over the oldest frames of idle lists instead, beyond
-//! the least size of those lists. They go from list to list: no back end is visited. Blocks that
-//! lie there go to the back end, where they can merge. Lists in use are left alone: what they hold
-//! saves visits to the back end, and the pool grows by it once.
+//! resident; while their CPU is idle, the new CPU would touch as many fresh frames. So a refill
+//! that would take fresh frames takes over the oldest frames of idle lists instead, down to the
+//! minimum size of those lists. They move from list to list without a visit to the back end. Blocks
+//! in those lists go to the back end, where they can merge. Lists in use are left alone: their
+//! frames save visits to the back end, and the pool grows by them once.
 //!
-//! A list is idle when its header stayed as it is while other CPUs brought half as many frames as
-//! it could give. Each refill looks at one other list, in turn, as long as there are fresh frames
-//! at all.
+//! A list is idle when its header did not change while other CPUs brought half as many frames as it
+//! could give. Each refill checks one other list, in turn, as long as there are fresh frames at
+//! all.
 
 use super::scratch::Scratch;
 use super::{At, PcpLists};
@@ -18,14 +18,14 @@ use crate::frame::stock::Stock;
 use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Order};
 
-/// Idle lists are asked for frames if those are a larger part of all that were used than this.
+/// Frames are recalled from idle lists if those are more than one in this many of all used frames.
 /// Chosen: one in 32 costs a pool 3 % of the frames in use.
 const RECALLED_SHARE: u64 = 32;
 
 impl PcpLists {
-    /// Before a refill of the list of `near` by so many blocks: looks whether another list is idle.
-    /// Returns whether the refill would take fresh frames, so that idle lists should be asked
-    /// first.
+    /// Checks whether another list is idle, before a refill of the list of `near` by `blocks`
+    /// blocks. Returns whether the refill would take fresh frames, so that idle lists should be
+    /// tried first.
     pub(super) fn look_around(
         &self,
         stock: &Stock,
@@ -37,17 +37,18 @@ impl PcpLists {
         if nr_lists == 1 || !stock.has_fresh() {
             return false;
         }
-        // Seen by one CPU in so many looks: what it brought stands for what all did.
+        // Each CPU checks a given list once in so many refills: its own frames stand for those of
+        // all CPUs.
         let brought = (blocks << order.get()) * nr_lists;
         let turn = usize::try_from(self.beside(near).events.refills.get()).unwrap_or_default();
         self.watch(CpuId::from_index(turn % nr_lists), brought as u64);
         stock.is_short_of_used(order, blocks)
     }
 
-    /// Learns whether a list changed while so many frames were brought to others.
+    /// Records whether a list changed while others were brought that many frames.
     fn watch(&self, cpu: CpuId, brought: u64) {
         let (beside, now) = (self.beside(cpu), self.trace_of(cpu));
-        // Relaxed throughout: of two looks at once one may get lost.
+        // Relaxed throughout: one of two concurrent checks may get lost.
         if beside.watched.swap(now, Ordering::Relaxed) == now {
             beside
                 .brought_meanwhile
@@ -57,8 +58,8 @@ impl PcpLists {
         }
     }
 
-    /// Takes up to `count` frames over from idle lists, which keep `kept` each, and puts them into
-    /// `scratch`. Lists that are held are skipped.
+    /// Takes up to `count` frames over from idle lists, which keep `kept` each, into `scratch`.
+    /// Skips lists that are held.
     #[cold]
     pub(super) fn take_over(
         &self,
@@ -79,7 +80,7 @@ impl PcpLists {
                 // Relaxed: as in `watch`. The list is as idle as before.
                 let trace = self.trace_of(cpu);
                 self.beside(cpu).watched.store(trace, Ordering::Relaxed);
-                // What was there beside single frames, once those run out.
+                // Blocks that were taken once single frames ran out.
                 Self::give_blocks(stock, cpu, Wait::Allowed, scratch);
             }
         }
@@ -87,8 +88,8 @@ impl PcpLists {
         self.beside(near).events.recalled.add(taken);
     }
 
-    /// Moves what idle lists hold beyond `kept` frames each to the back end, where frames become
-    /// blocks. Lists that are held are skipped.
+    /// Drains idle lists down to `kept` frames each to the back end, where frames merge into
+    /// blocks. Skips lists that are held.
     #[cold]
     pub(super) fn drain_idle_lists(&self, stock: &Stock, near: CpuId, kept: u32, order: Order) {
         for (cpu, excess) in self.idle_lists(stock, near, kept) {

@@ -1,12 +1,12 @@
-//! Frames on their way between a list and the zones.
+//! Scratch buffers for frames in transfer between a list (pcp) and the zones.
 
 use std::cell::Cell;
 
 use crate::memmap::{Block, Frame};
 use crate::units::Pfn;
 
-/// Rights on their way, and room for their numbers. The memory stays with the thread, so that a
-/// transfer allocates none.
+/// Tokens in transfer, and room for their numbers. The thread keeps the memory, so that a transfer
+/// allocates none.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) frames: Vec<Frame>,
@@ -14,7 +14,7 @@ pub(super) struct Scratch {
     pub(super) pfns: Vec<Pfn>,
 }
 
-/// Numbers that a thread keeps room for. Chosen: the largest transfer, 63 << 6.
+/// Capacity that a thread keeps. Chosen: the largest transfer, 63 << 6.
 const KEPT_MAX: usize = 4096;
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
 }
 
 impl Scratch {
-    /// What the thread has kept, or new.
+    /// Returns the buffers that the thread has kept, or new ones.
     pub(super) fn take() -> Box<Self> {
         // A thread that ends has none any more.
         KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default()
@@ -36,7 +36,7 @@ impl Scratch {
         );
         self.pfns.clear();
         if self.pfns.capacity() <= KEPT_MAX && self.frames.capacity() <= KEPT_MAX {
-            // Nothing is kept by a thread that ends.
+            // A thread that ends keeps nothing.
             let _ = KEPT.try_with(|kept| kept.set(Some(self)));
         }
     }

@@ -1,4 +1,4 @@
-//! How large per-CPU lists may be.
+//! Sizes of per-CPU lists (pcp): `batch`, `high_min`, `high_max`.
 
 use crate::frame::Tunables;
 use crate::units::Pages;
@@ -7,26 +7,25 @@ use crate::units::Pages;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PcpSizes {
-    /// Frames moved between list and zones at once, at least.
+    /// Minimum number of frames moved between list and zones at once.
     pub batch: u32,
-    /// What a list may hold however idle it is; 0: lists hold nothing.
+    /// Capacity of an idle list; 0: lists hold nothing.
     pub high_min: u32,
-    /// What a list may hold however busy it is.
+    /// Capacity of the busiest list.
     pub high_max: u32,
 }
 
-/// Chosen: lists that are idle hold at most 1/64 of the pool together, so that what they keep back
-/// costs a small pool at most 1.6 % of its frames. Models have pools of a few frames, all of which
-/// lists may hold.
+/// Chosen: idle lists hold at most 1/64 of the pool together, so that they withhold at most 1.6 %
+/// of a small pool's frames. Models have pools of a few frames, all of which lists may hold.
 const SHARE_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Lists that are busy hold at most 1/8 of the pool together, as the kernel's.
+/// Busy lists hold at most 1/8 of the pool together, as the kernel's.
 const SHARE_MAX: u64 = if cfg!(loom) { 1 } else { 8 };
 
 impl PcpSizes {
-    /// `batch` is 2^k - 1 near 3/8192 of the pool, at most 63; `high_min` is the CPU's share of the
-    /// low watermark, at least four batches, within the CPU's part of 1/64 of the pool; `high_max`
-    /// is its part of an eighth. With a `percpu_pagelist_high_fraction`, both are that part of the
-    /// pool, four batches at least, within the same bounds.
+    /// Computes the sizes. `batch` is 2^k - 1 near 3/8192 of the pool, at most 63; `high_min` is
+    /// the CPU's share of the low watermark, at least four batches, within the CPU's part of 1/64
+    /// of the pool; `high_max` is its part of an eighth. With a `percpu_pagelist_high_fraction`,
+    /// both are that part of the pool, four batches at least, within the same bounds.
     #[must_use]
     pub fn for_managed(managed: Pages, low: Pages, nr_cpus: usize, tunables: &Tunables) -> Self {
         const MIB_PAGES: u64 = 256;

@@ -40,7 +40,7 @@ fn all_configs(nr_cpus: usize) -> impl Iterator<Item = PoolConfig> {
     policies.flat_map(|config| DRAINS.map(|drain| PoolConfig { drain, ..config }))
 }
 
-/// Everything is back and in the back end.
+/// Checks that all frames are back and in the back end.
 pub(super) fn assert_conserved(pool: &FramePool) {
     pool.check_invariants();
     let before = pool.counts();
@@ -52,12 +52,12 @@ pub(super) fn assert_conserved(pool: &FramePool) {
     pool.check_invariants();
 }
 
-/// The list of the first CPU.
+/// Returns the list of the first CPU.
 pub(super) fn list(pool: &FramePool) -> ListInfo {
     pool.zoneinfo().lists[0]
 }
 
-/// Who has which frame, by a stamp in its bytes and a map.
+/// Tracks the frames held, by a stamp in each one's bytes and a map.
 struct Holder<'a> {
     pool: &'a FramePool,
     frames: Vec<Frame>,
@@ -110,8 +110,8 @@ impl Holder<'_> {
 #[test]
 fn every_back_end_conserves_frames_under_every_policy() {
     // Goal: items 1, 2, 4, 6 and 8 to 10 on real lists. Method: random use as three CPUs by every
-    // request there is, with drains, decays, knobs, reclaim and disabled lists in between; a map
-    // knows what is held, and the pool recounts.
+    // kind of request, with drains, decays, tunables, reclaim and disabled lists in between; a map
+    // holds the expected state, and the pool recounts.
     let mut random = crate::seed::rng(42);
     for config in all_configs(3) {
         let pool = pool_of(6000, config);
@@ -206,9 +206,9 @@ fn transfers_of_a_pool_are_bounded() {
 
 #[test]
 fn lists_follow_depth_and_decay_when_it_is_gone() {
-    // Goal: item 7 and what auto is for. Method: a loop of 10,000 frames out and back: the second
-    // time the zones are hardly visited; then ticks, until the list is small and, being idle,
-    // empty.
+    // Goal: item 7 and the purpose of auto-tuning. Method: a loop of 10,000 frames out and back:
+    // the second time the zones are hardly visited; then ticks, until the list is small and, being
+    // idle, empty.
     let pool = pool_of(300_000, PoolConfig::new(1));
     let mut frames = Vec::new();
     let mut round = || {
@@ -239,15 +239,15 @@ fn lists_follow_depth_and_decay_when_it_is_gone() {
     for _ in 0..=IDLE_TICKS {
         pool.decay_tick();
     }
-    assert_eq!(list(&pool).count, 0, "nobody was there for a minute");
+    assert_eq!(list(&pool).count, 0, "unused for a minute");
     assert_conserved(&pool);
 }
 
 #[test]
 fn lists_keep_little_while_memory_is_short() {
-    // Goal: the coupling to watermarks. Method: a list that has grown; another CPU takes whatever
-    // is free, before and after each free of the first, whose list falls to the least size; when
-    // enough is free again, lists may grow.
+    // Goal: the coupling to watermarks. Method: a list that has grown; another CPU takes every free
+    // frame, before and after each free of the first, whose list falls to its minimum; when enough
+    // is free again, lists may grow.
     let pool = pool_of(100_000, PoolConfig::new(2));
     let mut frames = Vec::new();
     for _ in 0..6 {
@@ -275,8 +275,8 @@ fn lists_keep_little_while_memory_is_short() {
 
 #[test]
 fn knobs_turn_while_the_pool_runs() {
-    // Goal: a change is in force when the call returns, and shows. Method: fill lists; make them
-    // small, large, and hold nothing.
+    // Goal: a change is in force when the call returns, and is visible. Method: fill lists; make
+    // them small, large, and disabled.
     let pool = pool_of(300_000, PoolConfig::new(1));
     let mut frames = Vec::new();
     pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames);
@@ -414,8 +414,9 @@ fn a_refusal_says_why() {
 
 #[test]
 fn threads_use_lists_while_others_drain_them() {
-    // Goal: nothing is lost or handed out twice, in both regimes. Method: threads that take, stamp,
-    // look at the stamp and give, on lists that others drain, decay, resize and disable meanwhile.
+    // Goal: nothing is lost or handed out twice, in both regimes. Method: threads that allocate,
+    // stamp, check the stamp and free, on lists that others drain, decay, resize and disable
+    // meanwhile.
     let detected = Topology::detect();
     let preferred = (Regime::preferred(&detected), detected.nr_cpus());
     let seed = crate::seed::seed(43);
@@ -461,7 +462,7 @@ fn take_and_give(pool: &FramePool, seed: u64) {
             assert_eq!(
                 pool.memory().bytes(&frame)[0],
                 stamp,
-                "somebody else has it"
+                "another thread has it"
             );
             pool.free(frame);
         }
@@ -475,10 +476,10 @@ fn take_and_give(pool: &FramePool, seed: u64) {
     pool.free_bulk(&mut held);
 }
 
-/// Does everything to a pool that is not done by who uses it.
+/// Does everything to a pool that its users do not: drains, decays, tunables.
 fn disturb(pool: &FramePool, is_over: &AtomicBool) {
     for round in 0.. {
-        // Relaxed: the end is in no hurry.
+        // Relaxed: the end may be seen late.
         if is_over.load(Ordering::Relaxed) {
             return;
         }

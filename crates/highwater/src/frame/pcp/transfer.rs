@@ -1,7 +1,7 @@
-//! Frames between lists and zones.
+//! Refill and drain: moving frames between lists (pcp) and zones.
 //!
-//! A list's lock is never held while the zones are visited: what leaves the list is taken out
-//! first, and what comes is put there afterwards, on whichever CPU the thread is then.
+//! A list's lock is never held while the zones are visited: frames are taken from the list before,
+//! or put there afterwards, on whichever CPU the thread is then.
 
 use super::policy::{Freed, Rules};
 use super::scratch::Scratch;
@@ -14,7 +14,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Order, Pages, Pfn};
 
 impl PcpLists {
-    /// Takes a frame for an allocation that was refused by the stack.
+    /// Allocates a frame that the stack did not have.
     ///
     /// # Errors
     ///
@@ -31,8 +31,8 @@ impl PcpLists {
         self.bring(stock, at, 1, flags, &mut Vec::new())
     }
 
-    /// Takes up to `count` frames, the first of which the stack refused, and appends them to `out`;
-    /// at least one.
+    /// Allocates up to `count` frames, the first of which the stack did not have, and appends them
+    /// to `out`; at least one.
     ///
     /// # Errors
     ///
@@ -52,8 +52,8 @@ impl PcpLists {
         Ok(())
     }
 
-    /// Visits the zones once, for `count` frames to hand out and as many for the list as the rules
-    /// say. One is returned, up to `count` - 1 are appended to `out`, and the others are in the
+    /// Visits the zones once, for `count` frames to hand out and for the refill of the list by the
+    /// rules. One is returned, up to `count` - 1 are appended to `out`, and the others go to the
     /// list.
     fn bring(
         &self,
@@ -71,7 +71,7 @@ impl PcpLists {
                     return Ok(frame);
                 }
                 let idle = list.rules().high_min;
-                // As many refills as it would have taken to bring them one by one.
+                // As many refills as bringing them one by one would have taken.
                 let cap = list.rules().cap().max(1) as usize;
                 let first = list.refill(Order::ZERO).blocks as usize;
                 let mut wanted = first;
@@ -134,14 +134,13 @@ impl PcpLists {
         events.refills.add(u64::from(taken > 0));
         events.refilled.add(taken as u64);
         // The lowest is handed out at once, and the others in ascending order, as far as the zones
-        // gave them so.
+        // returned them so.
         scratch.pfns.reverse();
         stock.memory.claim_all(&scratch.pfns, &mut scratch.frames);
     }
 
-    /// What follows when the zones have nothing and somebody held the list: waits for it. Who held
-    /// it has left frames there (they looked at it), or has given them to the zones (they drained
-    /// it).
+    /// Waits for a list that was held when the zones had nothing. The former holder has left frames
+    /// there (it read the list), or has given them to the zones (it drained the list).
     ///
     /// # Errors
     ///
@@ -166,8 +165,8 @@ impl PcpLists {
         Ok(stock.memory.claim(pfn[0]))
     }
 
-    /// Puts frames or blocks that came from the zones into a list, or back if they do not fit or it
-    /// is held.
+    /// Puts frames or blocks from the zones into a list, or back if they do not fit or the list is
+    /// held.
     fn put(&self, stock: &Stock, at: At, wait: Wait, scratch: &mut Scratch) {
         if let Some(mut list) = self.try_lock(at) {
             list.put(scratch);
@@ -177,7 +176,7 @@ impl PcpLists {
         }
     }
 
-    /// Whether lists may go on growing.
+    /// Stops the growth of lists while few frames are free.
     fn look_at_watermark(&self, stock: &Stock) {
         if stock.nr_free() < stock.watermarks().high {
             self.set_below_high();
@@ -203,8 +202,8 @@ impl PcpLists {
         }
     }
 
-    /// Frees a frame without waiting for anybody: it may lie in the list beyond what the list may
-    /// hold, until the next free, or be deferred by the zones.
+    /// Frees a frame without waiting for a lock: it may stay in the list beyond its limit, until
+    /// the next free, or be deferred by the zones.
     pub(in crate::frame) fn free_unlooked(&self, stock: &Stock, at: At, frame: Frame) {
         let frame = match self.try_lock(at) {
             Some(mut list) => list.push_unlooked(frame),
@@ -220,14 +219,14 @@ impl PcpLists {
         stock.give(cpu, Order::ZERO, wait, &mut [pfn]);
     }
 
-    /// Whether lists may grow again.
+    /// Lets lists grow again once enough frames are free.
     fn look_whether_enough(&self, stock: &Stock) {
         if self.shortage().below_high && stock.nr_free() >= stock.watermarks().high {
             self.clear_below_high();
         }
     }
 
-    /// Takes a block, from the list of its order if there is one.
+    /// Allocates a block, from the list of its order if there is one.
     ///
     /// # Errors
     ///
@@ -273,7 +272,7 @@ impl PcpLists {
         }
         scratch.keep();
         if first.is_none() && is_held && flags.may_block() {
-            // As for frames: who held the list may have left a block there.
+            // As for frames: the former holder may have left a block there.
             first = self.lock(cpu).pop_block(order);
         }
         first.ok_or_else(|| stock.refusal(order, flags))
@@ -294,7 +293,7 @@ impl PcpLists {
         self.drain_after(stock, at, list, freed, order);
     }
 
-    /// Drains what a free has made too much, blocks of `first` before others.
+    /// Drains the excess after a free, blocks of `first` before others.
     fn drain_after(&self, stock: &Stock, at: At, list: List<'_>, freed: Freed, first: Order) {
         if freed.drain == 0 {
             return;
@@ -307,12 +306,12 @@ impl PcpLists {
         self.look_whether_enough(stock);
     }
 
-    /// Moves `count` frames of a list to the zones, in pieces if that is how it drains; stops when
-    /// the list is held by another thread then, is another CPU's, or is empty.
+    /// Moves `count` frames of a list to the zones, in pieces if the drain mode says so; stops when
+    /// the list is then held by another thread, is another CPU's, or is empty.
     ///
-    /// Deviation: the specification (4.7) has a drain in pieces stop below the limit, too. A list
-    /// drains as soon as it reaches the limit, so that its first piece would be its last, and a
-    /// long run of frees would never move more than a batch.
+    /// Deviation: the specification (4.7) has a drain in pieces stop below the limit, too. Here a
+    /// list drains as soon as it reaches the limit, so that its first piece would be its last, and
+    /// a long run of frees would never move more than a batch.
     pub(super) fn drain_list<'a>(
         &'a self,
         stock: &Stock,
@@ -332,7 +331,7 @@ impl PcpLists {
                 break;
             }
             match self.try_lock(at) {
-                // Counted again: others took and put frames meanwhile.
+                // Counted again: other threads took and put frames meanwhile.
                 Some(again) if again.cpu() == cpu && again.count() > 0 => list = again,
                 _ => break,
             }
@@ -348,7 +347,7 @@ impl PcpLists {
         }
     }
 
-    /// Gives what is in the scratch to the zones. No lock is held.
+    /// Gives the frames and blocks in the scratch to the zones. No lock is held.
     fn give(&self, stock: &Stock, near: CpuId, wait: Wait, scratch: &mut Scratch) {
         let Scratch { frames, pfns, .. } = scratch;
         pfns.clear();
@@ -401,12 +400,12 @@ impl PcpLists {
         filled.map(|cpu| self.drain(stock, cpu)).sum()
     }
 
-    /// Moves every frame of every list to the zones, also of those that seem to be empty.
+    /// Moves every frame of every list to the zones, also of lists that seem to be empty.
     pub(in crate::frame) fn drain_all(&self, stock: &Stock) -> Pages {
         self.stacks.cpus().map(|cpu| self.drain(stock, cpu)).sum()
     }
 
-    /// Lets lists shrink a step; frames that went to the zones.
+    /// Shrinks lists by a step; returns the frames that went to the zones.
     pub(in crate::frame) fn decay(&self, stock: &Stock) -> Pages {
         let decayed = self.stacks.cpus().map(|cpu| {
             let decayed = self.decay_one(stock, cpu);
@@ -420,7 +419,7 @@ impl PcpLists {
 
     fn decay_one(&self, stock: &Stock, cpu: CpuId) -> Pages {
         let beside = self.beside(cpu);
-        // Relaxed: one thread decays at a time, and a list that is looked at in vain loses nothing.
+        // Relaxed: one thread decays at a time, and a visit in vain loses nothing.
         let is_grown = beside.is_grown.load(Ordering::Relaxed);
         let seen = self.trace_of(cpu);
         if beside.last_seen.swap(seen, Ordering::Relaxed) != seen {
@@ -441,7 +440,7 @@ impl PcpLists {
         }
     }
 
-    /// Empties the list of a CPU that does nothing, unless its size was set by hand.
+    /// Empties the list of an idle CPU, unless its size was set by hand.
     fn drain_idle(&self, stock: &Stock, cpu: CpuId) -> Pages {
         let is_manual = self.lock(cpu).rules().is_manual();
         match is_manual {
@@ -450,7 +449,7 @@ impl PcpLists {
         }
     }
 
-    /// Has all lists follow other rules; those that hold too many frames give them to the zones.
+    /// Replaces the rules of all lists; those that hold too many frames drain to the zones.
     pub(in crate::frame) fn set_rules(&self, stock: &Stock, rules: Rules) {
         for cpu in self.stacks.cpus() {
             let mut list = self.lock(cpu);

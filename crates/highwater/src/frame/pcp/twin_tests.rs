@@ -1,4 +1,4 @@
-//! A list of a pool beside a list that is only numbers: step by step, they have the same.
+//! A list of a pool against a list of numbers: the two agree at every step.
 
 use super::policy_tests::Machine;
 use super::tests::{CPU, ORDINARY, assert_conserved, list, pool_of, tunables};
@@ -18,7 +18,7 @@ impl Parts {
         }
     }
 
-    /// Takes at least `count` frames as a drain does; how many it takes.
+    /// Takes at least `count` frames as a drain does; returns how many.
     fn drain(&mut self, count: u32, first: Order) -> u32 {
         let sizes = [1, 2, 4, 8, 512];
         let mut taken = 0;
@@ -33,7 +33,7 @@ impl Parts {
     }
 }
 
-/// Holds what was taken from a pool of one CPU, and does each step on the machine, too.
+/// Holds frames and blocks allocated from a pool of one CPU, and repeats each step on the machine.
 struct Twins<'a> {
     pool: &'a FramePool,
     machine: Machine,
@@ -109,9 +109,9 @@ impl Twins<'_> {
 #[test]
 fn a_list_does_what_the_rules_say_to_the_frame() {
     // Goal: no rule is lost between the arithmetic and a stack that counts in one word: marks,
-    // halvings and limits that pushes do not look at. Method: random bursts on a pool of one CPU
-    // and on a machine of numbers beside it; after each step both have the same count, high, run
-    // and growth, in whichever way a drain moves its frames.
+    // halvings and limits that pushes do not check. Method: random bursts on a pool of one CPU and
+    // on a machine of numbers beside it; after each step both have the same count, high, run and
+    // growth, in either drain mode.
     let mut random = crate::seed::rng(41);
     let lives = [
         (PcpPolicy::Auto, 5),

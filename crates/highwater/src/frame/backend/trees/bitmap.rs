@@ -1,4 +1,5 @@
-//! Which frames are free, as bits; and by word, whether any is and whether all are.
+//! Bitmap of free frames, with two hint bits per word: whether any frame of it is free, and whether
+//! all are.
 //!
 //! ```text
 //! words      1 bit a frame: set when free
@@ -7,27 +8,27 @@
 //! fresh      1 bit a word: set when no frame of its area was used  }
 //! ```
 //!
-//! The words are the truth: whoever clears a set bit, by an exchange of the whole word, owns the
-//! frame. The other two only say where to look, and are written when a word becomes empty or full,
-//! or stops being so.
+//! The words are authoritative: a thread that clears a set bit, by an exchange of the whole word,
+//! owns the frame. The other two are only hints for the search, and are written when a word becomes
+//! empty or full, or stops being so.
 //!
 //! Invariant, when nothing is in flight: the bit of a word that has a set bit is set in `nonempty`,
-//! and that of a full word in `full`. A bit may be set wrongly; who follows it sees the word, and
-//! clears it.
+//! and that of a full word in `full`. A bit may be set wrongly; a request that follows it sees the
+//! word, and clears the bit.
 //!
 //! Areas of 512 frames are *fresh* until a frame of one is taken, and again once all of an area was
 //! given back to the system. Invariant, exact at every moment that the taker of a frame can see: an
-//! area is fresh only while all of its frames are free, or its owner says so. The taker of a full
-//! word looks at the bits after it; the owner of all frames of an area sets them before it frees
-//! the first one, and the exchange that takes a frame acquires that. An area in which nobody owns a
-//! frame is left as it is, so that of two takers one clears the bits and counts. The last area is
-//! never fresh if it is not whole.
+//! area is fresh only while all of its frames are free, or its owner declares it fresh. The taker
+//! of a full word reads its fresh bits afterwards; the owner of all frames of an area sets them
+//! before it frees the first one, and the exchange that takes a frame acquires that. An area
+//! without an owned frame is left as it is, so that of two takers one clears the bits and counts.
+//! The last area is never fresh if it is not whole.
 //!
-//! Protocol: who turns a word from 0 sets its bit afterwards. Who turns a word to 0 clears its bit,
-//! then looks at the word again, and sets the bit if the word is not 0 any more. Take the last time
-//! that the word was turned from 0. A clearing that comes before the setting that follows that turn
-//! does no harm. One that comes after it acquires that setting, hence sees the turned word, and
-//! sets the bit again. The same holds for full words.
+//! Protocol: a thread that turns a word from 0 sets its bit afterwards. A thread that turns a word
+//! to 0 clears its bit, then reads the word again, and sets the bit if the word is no longer 0.
+//! Take the last time that the word was turned from 0. A clearing that comes before the setting
+//! that follows that turn does no harm. One that comes after it acquires that setting, hence sees
+//! the turned word, and sets the bit again. The same holds for full words.
 
 use crossbeam_utils::CachePadded;
 
@@ -40,50 +41,51 @@ use crate::units::Pages;
 pub(super) const WORD_FRAMES: usize = 64;
 /// Words in a tree.
 pub(super) const TREE_WORDS: usize = 64;
-/// A word of free frames only.
+/// A word with all frames free.
 const FULL: u64 = u64::MAX;
 
 /// The bits of all frames.
 #[derive(Debug)]
 pub(super) struct Bitmap {
-    /// Written by: requests (Acquire, take) and frees (Release, put). Publishes: what the frames'
-    /// owner did to them.
+    /// Written by: requests (Acquire, take) and frees (Release, put). Publishes: the stores of the
+    /// frames' owner to them.
     words: Box<[AtomicU64]>,
     trees: Box<[Tree]>,
     fresh: CachePadded<Fresh>,
 }
 
-/// How much is fresh.
+/// Counts of fresh memory.
 #[derive(Debug)]
 struct Fresh {
-    /// Words of fresh areas. Written by: who opens an area or makes it fresh. Read by: requests.
-    /// Publishes: nothing: whether used frames are worth a look.
+    /// Words of fresh areas. Written by: requests that open an area, and frees that make it fresh.
+    /// Read by: requests. Publishes: nothing: a hint whether used frames are worth a search.
     words: AtomicU64,
     /// Trees up to the last that was ever used. Written and read as above.
     trees_used: AtomicUsize,
 }
 
-/// Where to look in 64 words.
+/// Hints for 64 words.
 #[derive(Debug)]
 struct Tree {
-    /// Written by: who turns words from 0 (Release) or to 0 (Acquire). Read by: requests.
+    /// Written by: threads that turn words from 0 (Release) or to 0 (Acquire). Read by: requests.
     /// Publishes: the turned word.
     nonempty: AtomicU64,
-    /// The same of words that are full.
+    /// As `nonempty`, for words that are full.
     full: AtomicU64,
-    /// Words of fresh areas. Written by: who takes from one, and who owns one. Read by: requests.
-    /// Publishes: nothing: the words themselves order takers and owners.
+    /// Words of fresh areas. Written by: requests that take from one, and the owner of one. Read
+    /// by: requests. Publishes: nothing: the words themselves order takers and owners.
     fresh: AtomicU64,
 }
 
-/// By the place of a word in its tree, the words of its area.
+/// Returns the words of the area that contains the word at this place in its tree.
 fn area_of_word(at: u32) -> u64 {
     let words = 1 << AREA_WORDS_LOG;
     (FULL >> (64 - words)) << (at & !(words - 1))
 }
 
 impl Bitmap {
-    /// All of `nr_frames` free. Of no frames, one tree of one word in which none is.
+    /// Returns a bitmap with all of `nr_frames` free. For no frames, one tree of one word without a
+    /// free frame.
     pub(super) fn new(nr_frames: u32) -> Self {
         let nr_frames = nr_frames as usize;
         let words: Box<[u64]> = (0..nr_frames.div_ceil(WORD_FRAMES).max(1))
@@ -99,7 +101,7 @@ impl Bitmap {
                 AtomicU64::new(set.fold(0, |bits, (at, _)| bits | 1 << at))
             };
             let full = bits(|word| word == FULL);
-            // Relaxed: nobody else knows it.
+            // Relaxed: not shared yet.
             let whole = aligned_runs(full.load(Ordering::Relaxed), AREA_WORDS_LOG);
             Tree {
                 nonempty: bits(|word| word != 0),
@@ -123,34 +125,34 @@ impl Bitmap {
         self.trees.len()
     }
 
-    /// Words of a tree that have a free frame, and those that are full: where to look.
+    /// Returns the words of a tree that have a free frame, and those that are full, as hints.
     pub(super) fn hints(&self, tree: usize) -> (u64, u64) {
         let tree = &self.trees[tree];
-        // Relaxed: whoever was promised frames acquired the hints to them with the promise, and the
-        // words decide.
+        // Relaxed: a request that was promised frames acquired the hints to them with the promise,
+        // and the words decide.
         let nonempty = tree.nonempty.load(Ordering::Relaxed);
         (nonempty, tree.full.load(Ordering::Relaxed))
     }
 
-    /// Words of a tree whose areas are fresh.
+    /// Returns the words of a tree whose areas are fresh.
     pub(super) fn fresh(&self, tree: usize) -> u64 {
         // Relaxed: a preference.
         self.trees[tree].fresh.load(Ordering::Relaxed)
     }
 
-    /// Frames of fresh areas.
+    /// Returns the number of frames of fresh areas.
     pub(super) fn nr_fresh(&self) -> Pages {
         // Relaxed: a preference.
         Pages(self.fresh.words.load(Ordering::Relaxed) * WORD_FRAMES as u64)
     }
 
-    /// Trees that may have frames which were used: all others are fresh.
+    /// Returns the number of trees that may have used frames: all others are fresh.
     pub(super) fn nr_trees_used(&self) -> usize {
         // Relaxed: a preference.
         self.fresh.trees_used.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `count` blocks of 2^`log` frames out of one word: their heads.
+    /// Takes up to `count` blocks of 2^`log` frames out of one word; returns their heads.
     pub(super) fn take(&self, word: usize, log: u8, count: usize) -> u64 {
         // Relaxed: the exchange below orders what it takes.
         let mut seen = self.words[word].load(Ordering::Relaxed);
@@ -162,7 +164,7 @@ impl Bitmap {
                 return 0;
             }
             let left = seen & !widen(heads, log);
-            // Acquire: what the frames' last owners did. Pairs with the release in `put`.
+            // Acquire: the stores of the frames' last owners. Pairs with the release in `put`.
             match self.words[word].compare_exchange_weak(
                 seen,
                 left,
@@ -184,7 +186,7 @@ impl Bitmap {
         }
     }
 
-    /// How many blocks of 2^`log` frames one word seems to have.
+    /// Returns how many blocks of 2^`log` frames one word seems to have.
     pub(super) fn nr_runs(&self, word: usize, log: u8) -> usize {
         let seen = self.word(word);
         let runs = aligned_runs(seen, log).count_ones() as usize;
@@ -203,10 +205,10 @@ impl Bitmap {
             .is_none()
     }
 
-    /// Takes `count` full words of one tree, all or none: whether it did.
+    /// Takes `count` full words of one tree, all or none; returns whether it did.
     pub(super) fn take_words(&self, first: usize, count: usize) -> bool {
         for word in first..first + count {
-            // Acquire: what the frames' last owners did. Pairs with the release in `put`.
+            // Acquire: the stores of the frames' last owners. Pairs with the release in `put`.
             let taken =
                 self.words[word].compare_exchange(FULL, 0, Ordering::Acquire, Ordering::Relaxed);
             if let Err(seen) = taken {
@@ -221,10 +223,10 @@ impl Bitmap {
         true
     }
 
-    /// Frees the frames of one word that are set in `frames`: those that were free already.
+    /// Frees the frames of one word that are set in `frames`; returns those that were free already.
     #[must_use]
     pub(super) fn put(&self, word: usize, frames: u64) -> u64 {
-        // Release: what their owner did to the frames. Pairs with the acquire in `take` and
+        // Release: the owner's stores to the frames. Pairs with the acquire in `take` and
         // `take_words`.
         let before = self.words[word].fetch_or(frames, Ordering::Release);
         if before == 0 {
@@ -236,14 +238,14 @@ impl Bitmap {
         before & frames
     }
 
-    /// Frees whole words of one tree: bits that were set already.
+    /// Frees whole words of one tree; returns the bits that were set already.
     pub(super) fn put_words(&self, first: usize, count: usize) -> u64 {
         if count == 0 {
             return 0;
         }
         let mut already = 0;
         for word in &self.words[first..first + count] {
-            // Release: what their owner did to the frames. Pairs with the acquire in `take` and
+            // Release: the owner's stores to the frames. Pairs with the acquire in `take` and
             // `take_words`.
             already |= word.fetch_or(FULL, Ordering::Release);
         }
@@ -252,9 +254,9 @@ impl Bitmap {
         already
     }
 
-    /// The bits of one word, at this moment.
+    /// Returns the bits of one word, at this moment.
     pub(super) fn word(&self, word: usize) -> u64 {
-        // Relaxed: for reports, for looks whether to take, and for the second look, which the
+        // Relaxed: for reports, for checks before a take, and for the second read, which the
         // clearing before it orders.
         self.words[word].load(Ordering::Relaxed)
     }
@@ -263,11 +265,12 @@ impl Bitmap {
         self.words.len()
     }
 
-    /// Sets the hints of every word that lack: for a request that was promised frames and did not
-    /// find them by the hints, because somebody stands between a clearing and the second look.
+    /// Sets the missing hints of every word: for a request that was promised frames and did not
+    /// find them by the hints, because another thread is between a clearing and its second read.
     pub(super) fn look_everywhere(&self) {
         for word in 0..self.words.len() {
-            // What is set already is left alone: who clears it meanwhile looks again, too.
+            // A hint that is set is left alone: a thread that clears it meanwhile reads the word
+            // again, too.
             let (nonempty, full) = self.hints(word / TREE_WORDS);
             let (bits, at) = (self.word(word), word % TREE_WORDS);
             if bits != 0 && nonempty >> at & 1 == 0 {
@@ -279,7 +282,7 @@ impl Bitmap {
         }
     }
 
-    /// A hint led to a word that was seen not to be as it said.
+    /// Clears a hint that the word was seen to contradict.
     fn correct(&self, word: usize, seen: u64) {
         let (nonempty, full) = self.hints(word / TREE_WORDS);
         let bit = 1 << (word % TREE_WORDS);
@@ -305,8 +308,8 @@ impl Bitmap {
 
     fn clear_nonempty(&self, first: usize, count: usize) {
         let (tree, bits) = self.hint(first, count);
-        // Acquire: the second look sees the word of whoever set the bit before. Pairs with the
-        // release in `set_nonempty`.
+        // Acquire: the second read sees the word of the thread that set the bit before. Pairs with
+        // the release in `set_nonempty`.
         tree.nonempty.fetch_and(!bits, Ordering::Acquire);
         for word in first..first + count {
             if self.word(word) != 0 {
@@ -317,8 +320,8 @@ impl Bitmap {
 
     fn clear_full(&self, first: usize, count: usize) {
         let (tree, bits) = self.hint(first, count);
-        // Acquire: the second look sees the word of whoever set the bit before. Pairs with the
-        // release in `set_full`.
+        // Acquire: the second read sees the word of the thread that set the bit before. Pairs with
+        // the release in `set_full`.
         tree.full.fetch_and(!bits, Ordering::Acquire);
         for word in first..first + count {
             if self.word(word) == FULL {
@@ -327,11 +330,11 @@ impl Bitmap {
         }
     }
 
-    /// The areas of full words, of which frames were taken, are fresh no more.
+    /// Marks the areas of full words, of which frames were taken, as no longer fresh.
     fn open(&self, first: usize, count: usize) {
         let (tree, bits) = self.hint(first, count);
-        // Relaxed throughout: the exchange that took the frames acquired what their last owner
-        // wrote here, and what is written here their next owner acquires with them. Looked at
+        // Relaxed throughout: the exchange that took the frames acquired their last owner's stores
+        // to these words, and the next owner of the frames acquires the stores made here. Loaded
         // first: most are open.
         if tree.fresh.load(Ordering::Relaxed) & bits == 0 {
             return;
@@ -347,8 +350,7 @@ impl Bitmap {
         }
     }
 
-    /// Says that the memory of a whole area was given back. The caller has the right to all its
-    /// frames.
+    /// Marks a whole area as fresh after its memory was given back. The caller owns all its frames.
     pub(super) fn make_fresh(&self, area: usize) {
         let first = area << AREA_WORDS_LOG;
         let (tree, bits) = self.hint(first, 1 << AREA_WORDS_LOG);
@@ -358,7 +360,7 @@ impl Bitmap {
         self.fresh.words.fetch_add(words.into(), Ordering::Relaxed);
     }
 
-    /// The tree of some words, and their bits in its hints.
+    /// Returns the tree of some words, and their bits in its hints.
     fn hint(&self, first: usize, count: usize) -> (&Tree, u64) {
         let bits = (FULL >> (TREE_WORDS - count)) << (first % TREE_WORDS);
         (&self.trees[first / TREE_WORDS], bits)
@@ -400,7 +402,7 @@ impl Bitmap {
         }
     }
 
-    /// Positions of set hints as words, lowest first.
+    /// Returns the words of the set hints, lowest first.
     pub(super) fn words_of(tree: usize, hints: u64) -> impl Iterator<Item = usize> {
         ones(hints).map(move |at| tree * TREE_WORDS + at as usize)
     }

@@ -1,18 +1,18 @@
 //! Arithmetic on words of bits in which aligned runs of set bits are blocks.
 
-/// Heads of the aligned runs of 2^`log` set bits: of each, the lowest bit.
+/// Returns the heads of the aligned runs of 2^`log` set bits: of each, the lowest bit.
 pub(super) fn aligned_runs(bits: u64, log: u8) -> u64 {
     // After step s, a bit is set if the 2^(s + 1) bits from it on were.
     let runs = (0..log).fold(bits, |runs, step| runs & runs >> (1 << step));
     runs & HEADS[usize::from(log)]
 }
 
-/// The runs of 2^`log` bits that begin at `heads`, which are aligned.
+/// Returns the runs of 2^`log` bits that begin at `heads`, which are aligned.
 pub(super) fn widen(heads: u64, log: u8) -> u64 {
     (0..log).fold(heads, |runs, step| runs | runs << (1 << step))
 }
 
-/// The `count` lowest set bits, or all of them.
+/// Returns the `count` lowest set bits, or all of them.
 pub(super) fn lowest(bits: u64, count: usize) -> u64 {
     if bits.count_ones() as usize <= count {
         return bits;
@@ -21,12 +21,12 @@ pub(super) fn lowest(bits: u64, count: usize) -> u64 {
     bits & !above
 }
 
-/// Positions of the set bits, lowest first.
+/// Returns the positions of the set bits, lowest first.
 pub(super) fn ones(bits: u64) -> impl Iterator<Item = u32> {
     let mut rest = bits;
     std::iter::from_fn(move || {
         let at = rest.trailing_zeros();
-        // Of no bits there is none; otherwise the lowest goes.
+        // No bits, no item; otherwise the lowest is removed.
         (rest != 0).then(|| {
             rest &= rest - 1;
             at

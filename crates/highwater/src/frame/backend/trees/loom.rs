@@ -1,5 +1,5 @@
-//! All interleavings over one or two words: hints that are cleared beside frees, whole words taken
-//! beside single frames, and the last frames there are.
+//! Models: all interleavings over one or two words: hints that are cleared beside frees, whole
+//! words taken beside single frames, and the last free frames.
 
 use ::loom::{model, thread};
 
@@ -9,7 +9,7 @@ use crate::sync::atomic::Ordering;
 
 const CPU: CpuId = CpuId(0);
 
-/// Runs each of `others` in a thread beside `this`.
+/// Runs each of `others` in a thread concurrently with `this`.
 fn beside<B: 'static + Send + Sync>(
     shared: &Arc<B>,
     this: impl FnOnce(&B),
@@ -59,8 +59,8 @@ fn a_word_that_is_emptied_beside_frees_is_found() {
 
 #[test]
 fn a_word_that_is_filled_beside_a_request_is_found_full() {
-    // Goal: the same of full words. Method: one frame is out and comes back, while another thread
-    // takes a frame, perhaps of the full word, and gives it back.
+    // Goal: the same for full words. Method: one frame is allocated and comes back, while another
+    // thread takes a frame, perhaps of the full word, and frees it.
     model(|| {
         let bitmap = Arc::new(Bitmap::new(64));
         assert_eq!(bitmap.take(0, 0, 1), 1);
@@ -98,7 +98,7 @@ fn a_full_word_that_was_seen_broken_is_found() {
 
 #[test]
 fn an_area_that_is_made_fresh_beside_requests_is_counted_once() {
-    // Goal: an area is fresh only while nobody has a frame of it, and the count of fresh words is
+    // Goal: an area is fresh only while no frame of it is owned, and the count of fresh words is
     // exact. Method: the owner of an area makes it fresh and frees it beside two requests for
     // frames of two words of it.
     model(|| {
@@ -127,8 +127,8 @@ fn an_area_that_is_made_fresh_beside_requests_is_counted_once() {
 
 #[test]
 fn whole_words_are_taken_beside_single_frames() {
-    // Goal: words are taken all or none, and what was undone is free and found again. Method: one
-    // thread wants two words, another borrows a frame of the second.
+    // Goal: words are taken all or none, and an undone take is free and found again. Method: one
+    // thread takes two words, another borrows a frame of the second.
     model(|| {
         let bitmap = Arc::new(Bitmap::new(128));
         let borrow: Box<dyn FnOnce(&Bitmap) + Send> = Box::new(|bitmap| {
@@ -214,8 +214,8 @@ fn the_last_frame_above_the_floor_goes_to_one_of_two_requests() {
 
 #[test]
 fn a_block_that_is_not_there_costs_others_nothing() {
-    // Goal: looking for a block in vain withholds no frames. Method: two frames are free that are
-    // no block; both are wanted beside a request for a block.
+    // Goal: searching for a block in vain withholds no frames. Method: two frames are free that are
+    // no block; both are requested beside a request for a block.
     model(|| {
         let trees = Arc::new(Trees::new(3, 1));
         let all: Vec<_> = (0..3).map(|_| take(&trees, 0, 0).unwrap()).collect();
@@ -231,9 +231,9 @@ fn a_block_that_is_not_there_costs_others_nothing() {
 
 #[test]
 fn a_promise_in_doubt_is_waited_for() {
-    // Goal: a block that is taken apart between the look at it and the promise costs others
-    // nothing. Method: two frames are wanted of three beside a request for a block of two, which
-    // either gets it or leaves both.
+    // Goal: a block that is split between the check and the promise costs other requests nothing.
+    // Method: two frames of three are requested beside a request for a block of two, which either
+    // gets it or leaves both.
     model(|| {
         let trees = Arc::new(Trees::new(3, 1));
         let blocks = Arc::new(AtomicU32::new(0));

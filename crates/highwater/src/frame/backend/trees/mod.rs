@@ -1,37 +1,36 @@
-//! Free frames as bits in words, found through trees: no lock, and nothing for each frame but its
-//! bit.
+//! A lock-free back end (after LLFree): free frames as bits in words, found through trees, with no
+//! per-frame state but the bit.
 //!
 //! A request clears bits of one word in one exchange, up to 64 frames at once; a free sets them in
-//! one atomic operation, whoever frees and wherever. So a frame goes back where it came from by its
-//! number, a free waits for nobody, and there is no hold that another thread could wait for.
+//! one atomic operation, on any thread and CPU. So a frame returns to its place by its number, a
+//! free never blocks, and no thread can hold a lock that another one would wait for.
 //!
 //! ```text
 //! frame < word (64) < area (512: 2 MiB) < pair (1,024: the largest block) < tree (4,096)
 //! ```
 //!
-//! Each CPU has a *seat*: the tree that it takes frames from, where others do not if they can help
-//! it, so that CPUs write different lines. When that tree is used up, the seat moves on. Requests
-//! look for frames in this order, so that large blocks stay whole: in areas that are broken
-//! already; in areas whose pair is; in any; in the trees of other seats. A tree and its seat are
-//! hints: any thread may take any frame, and one that was promised frames finds them wherever they
-//! are.
+//! Each CPU has a *seat*: the tree that it takes frames from, which other CPUs avoid, so that CPUs
+//! write different lines. When that tree is used up, the seat moves on. Requests search for frames
+//! in this order, so that large blocks stay whole: in areas that are already broken; in areas whose
+//! pair is; in any; in the trees of other seats. A tree and its seat are hints: any thread may take
+//! any frame, and a request that was promised frames finds them in any tree.
 //!
-//! Frames that were used lately go out before fresh ones, wherever the CPU sits (`search`): an area
-//! is *fresh* while none of its frames was ever out, or since its memory was given back to the
-//! system. So frames that were used are at most those that were out at once, 1/64 more, and what is
-//! left of an area for each request that opens one at the same time.
+//! Recently used frames are allocated before fresh ones, in any tree (`search`): an area is *fresh*
+//! while none of its frames was ever allocated, or since its memory was given back to the system.
+//! So the frames that were used are at most the peak of frames allocated at once, 1/64 more, and
+//! the rest of an area for each request that opens one at the same time.
 //!
 //! Progress: every retry of an exchange means that another one succeeded. A request that was
-//! promised frames looks everywhere a bounded number of times; what it misses was moved meanwhile,
-//! by requests and frees that came through.
+//! promised frames searches everywhere a bounded number of times; frames that it misses were moved
+//! meanwhile, by requests and frees that completed.
 //!
 //! Source: L. Wrenger, F. Rommel, A. Halbuer, C. Dietrich, D. Lohmann, LLFree, USENIX ATC 2023:
 //! bits, trees that CPUs reserve, and the preference for broken ones. Deviation: no counters of
-//! areas and trees, because frames are promised by one count for the whole pool; two hints a word
-//! take their place, which are written when a word becomes empty or full and not for each frame. A
-//! block of any order is the bits of its frames, so it may be freed in parts and by a larger order.
-//! A CPU's reservation is a preference and holds no frames back. Bulks take many frames of a word
-//! at once.
+//! areas and trees, because frames are promised by one count for the whole pool; two hint bits per
+//! word take their place, which are written when a word becomes empty or full and not for each
+//! frame. A block of any order is the bits of its frames, so it may be freed in parts and by a
+//! larger order. A CPU's reservation is a preference and withholds no frames. Bulks take many
+//! frames of a word at once.
 
 mod bitmap;
 mod bits;
@@ -66,16 +65,17 @@ const _: () = assert!(
     "no block lies in two trees"
 );
 
-/// As of zones: a request that was promised frames looks everywhere this often at most, and lets
-/// others run before each further time; one that must not wait only [`ROUNDS_BRIEFLY`] times.
+/// Maximum rounds in which a request that was promised frames searches everywhere; it lets other
+/// threads run before each further round. A request that must not wait makes only
+/// [`ROUNDS_BRIEFLY`].
 const ROUNDS_MAX: usize = if cfg!(loom) { 4 } else { 64 };
 const ROUNDS_BRIEFLY: usize = 4;
 
-/// A request for single frames that is promised too little while other promises are in doubt asks
-/// again this often at most. Chosen: as the rounds.
+/// Maximum retries of a request for single frames that is promised too little while other promises
+/// are in doubt. Chosen: as the rounds.
 const PROMISES_MAX: usize = ROUNDS_MAX;
 
-/// A back end of bits.
+/// The back end of bits.
 #[derive(Debug)]
 pub(super) struct Trees {
     nr_frames: u32,
@@ -88,7 +88,7 @@ pub(super) struct Trees {
     free: CachePadded<FreeCount>,
 }
 
-/// Where a CPU takes frames from.
+/// The tree that a CPU takes frames from.
 #[derive(Debug)]
 struct Seat {
     /// Written and read by requests of the CPU; publishes nothing: where to begin.
@@ -96,8 +96,8 @@ struct Seat {
 }
 
 impl Trees {
-    /// Frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus` CPUs, as far as there
-    /// are trees for them.
+    /// Returns a back end with frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus`
+    /// CPUs, as far as there are trees for them.
     pub(super) fn new(nr_frames: u32, nr_cpus: usize) -> Self {
         assert!(nr_cpus > 0, "no CPUs");
         let bitmap = Bitmap::new(nr_frames);
@@ -105,12 +105,12 @@ impl Trees {
         let nr_seats = nr_cpus.min(nr_trees);
         let seat = |seat: usize| {
             CachePadded::new(Seat {
-                // Close together, so that those who look for used frames need not look far.
+                // Close together, so that searches for used frames are short.
                 tree: AtomicUsize::new(seat),
             })
         };
-        // Six trees make up for the kilobyte of a recorder, and one for a seat: two thirds of a bit
-        // a frame.
+        // One recorder (a kilobyte) for every six trees, and one seat per tree at most: two thirds
+        // of a bit a frame.
         let nr_recorders = nr_cpus.min(nr_trees.div_ceil(6));
         Self {
             nr_frames,
@@ -124,7 +124,7 @@ impl Trees {
         }
     }
 
-    /// Blocks that are seen from a word on, then promised, then taken: how many.
+    /// Takes blocks that are seen from a word on, after promising them; returns how many.
     fn take_seen(&self, word: usize, order: Order, floor: Pages, out: &mut [Pfn]) -> usize {
         let seen = match order.get().checked_sub(WORD_LOG) {
             None | Some(0) => self.bitmap.nr_runs(word, order.get()),
@@ -143,7 +143,7 @@ impl Trees {
         taken
     }
 
-    /// Promised blocks from a word on: how many were there.
+    /// Takes promised blocks from a word on; returns how many were there.
     fn take_from_word(&self, word: usize, order: Order, out: &mut [Pfn]) -> usize {
         let first = Pfn::from_index(word * WORD_FRAMES);
         if order.get() > WORD_LOG {
@@ -162,7 +162,7 @@ impl Trees {
         taken
     }
 
-    /// Single frames: promised first, then looked for until they are found.
+    /// Allocates single frames: promised first, then searched for until they are found.
     fn alloc_frames(&self, near: CpuId, floor: Pages, wait: Wait, out: &mut [Pfn]) -> usize {
         let promised = self.promise_frames(out.len(), floor, wait);
         let rounds = match wait {
@@ -188,8 +188,8 @@ impl Trees {
         taken
     }
 
-    /// Fewer than `count` frames are promised to a request that may wait only if there are no more
-    /// above the floor, those whose promise is in doubt included.
+    /// Promises frames. Fewer than `count` are promised to a request that may wait only if there
+    /// are no more above the floor, those whose promise is in doubt included.
     fn promise_frames(&self, count: usize, floor: Pages, wait: Wait) -> usize {
         let promise = |count| self.free.promise(count, Order::ZERO, floor);
         let mut promised = promise(count);
@@ -223,12 +223,12 @@ impl Trees {
         });
     }
 
-    /// Frees blocks: each must be one, and not free.
+    /// Frees blocks: each must be aligned and in range, and not free.
     fn free_blocks(&self, order: Order, blocks: &[Pfn]) {
         let mut rest = blocks;
         while let Some(&first) = rest.first() {
             let word = first.index() / WORD_FRAMES;
-            // Frames that lie together are freed together.
+            // Frames of one word are freed together.
             let mut frames = 0;
             let mut already = 0;
             let mut of_word = 0;
@@ -266,7 +266,7 @@ impl Trees {
         );
     }
 
-    /// The largest free block that begins at a frame.
+    /// Returns the largest free block that begins at a frame.
     fn run_at(&self, frame: usize) -> Option<Order> {
         let is_free = |order: &Order| {
             let size = 1 << order.get();

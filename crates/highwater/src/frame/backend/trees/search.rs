@@ -1,9 +1,9 @@
-//! Where a request looks for frames: which trees, and in which order their words.
+//! Search for free frames: which trees, and in which order their words.
 //!
-//! Frames that were used go out before fresh ones (`bitmap`): a round through the trees passes over
-//! fresh areas first, and only if it falls short is there a second one that does not. Fresh frames
-//! are left out of the count of free ones to see which round is worth it. A round goes level by
-//! level through trees that are near, then anywhere, then where others sit.
+//! Used frames are allocated before fresh ones (`bitmap`): the first round through the trees skips
+//! fresh areas, and only if it falls short does a second round include them. Fresh frames are
+//! subtracted from the count of free ones to see whether the first round is worth it. A round goes
+//! level by level through trees that are near, then anywhere, then to the seats of other CPUs.
 
 use super::bitmap::Bitmap;
 use super::bits::{aligned_runs, widen};
@@ -11,50 +11,50 @@ use super::{AREA_WORDS_LOG, PAIR_WORDS_LOG, Trees, WORD_LOG};
 use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Order, Pages, Pfn};
 
-/// Trees that are looked at for broken areas and pairs before whole ones are broken. Chosen: 256
-/// MiB of frames; with 64 trees, taking a batch from a pool that is wholly free took 1 us longer.
+/// Trees searched for broken areas and pairs before whole ones are broken. Chosen: 256 MiB of
+/// frames; with 64 trees, taking a batch from a pool that is wholly free took 1 us longer.
 const NEAR_TREES: usize = 16;
 
-/// Trees that are looked into in vain, for runs in broken words, before a whole area is broken.
+/// Trees searched in vain, for runs in broken words, before a whole area is broken.
 const VAIN_TREES_MAX: usize = 16;
 
-/// Free frames that were used are not looked for when they are a smaller part of all that were used
-/// than this: one in 64, which is one word of each tree. Chosen: so many are found without a walk
-/// through many trees, and cost a pool 1.6 % of the frames in use.
+/// Free used frames are not searched for when they are a smaller part of all used frames than this:
+/// one in 64, which is one word of each tree. Chosen: that many are found without a walk through
+/// many trees, and cost a pool 1.6 % of the frames in use.
 const WORTHWHILE: u64 = 64;
 
-/// What is looked for.
+/// A search request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) order: Order,
-    /// Frames to leave, of a request that is promised blocks when it sees them: nothing is withheld
-    /// from others that it may not find. None of one whose frames are promised.
+    /// Frames to leave, for a request that is promised blocks when it sees them: nothing is
+    /// withheld from others that it may not find. `None` if its frames are already promised.
     pub(super) floor: Option<Pages>,
 }
 
-/// Which frames a round is for.
+/// The frames that a round may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// Those that were used.
+    /// Used frames.
     Used,
     /// Fresh ones as well.
     All,
 }
 
-/// What a request may break, least first: areas that are broken already, then whole areas of broken
-/// pairs, then pairs.
+/// The levels of fragmentation that a request may cause, least first: areas that are already
+/// broken, then whole areas of broken pairs, then pairs.
 const NR_LEVELS: usize = 3;
 
 /// Words of one tree that have free frames.
 #[derive(Clone, Copy, Debug)]
 struct Levels {
     full: u64,
-    /// By what taking them would break.
+    /// By the level that taking them would break.
     words: [u64; NR_LEVELS],
 }
 
 impl Trees {
-    /// Looks for blocks by the hints, once: how many it found.
+    /// Searches for blocks by the hints, once; returns how many it found.
     pub(super) fn search(&self, near: CpuId, request: Request, out: &mut [Pfn]) -> usize {
         let seat = near.index() % self.seats.len();
         let promised = match request.floor {
@@ -72,7 +72,8 @@ impl Trees {
         taken
     }
 
-    /// Free frames that were used, and `promised` ones, beyond those that are not looked for.
+    /// Returns the free used frames, plus `promised` ones, above the threshold below which they are
+    /// not searched for.
     pub(super) fn nr_worthwhile(&self, promised: Pages) -> Pages {
         let fresh = self.bitmap.nr_fresh();
         let used = Pages(u64::from(self.nr_frames)).saturating_sub(fresh);
@@ -80,12 +81,12 @@ impl Trees {
         free_and_used.saturating_sub(Pages(used.0 / WORTHWHILE))
     }
 
-    /// Looks once into each tree that is worth it: how many blocks it took.
+    /// Searches once each tree that is worth it; returns how many blocks it took.
     fn round(&self, seat: usize, request: Request, reach: Reach, out: &mut [Pfn]) -> usize {
         // Relaxed: where to begin.
         let start = self.seats[seat].tree.load(Ordering::Relaxed);
         let mut taken = self.take_near(seat, start, request, reach, out);
-        // Of small blocks there may be none far away, and only a look at every word would tell.
+        // There may be no small blocks far away, and only a read of every word would tell.
         let is_small = (1..WORD_LOG).contains(&request.order.get());
         if taken == out.len() || (reach == Reach::Used && is_small) {
             return taken;
@@ -113,8 +114,8 @@ impl Trees {
         taken
     }
 
-    /// Looks level by level into the trees from `start` on where no other CPU sits: how many blocks
-    /// it took.
+    /// Searches level by level the trees from `start` on without another CPU's seat; returns how
+    /// many blocks it took.
     fn take_near(
         &self,
         seat: usize,
@@ -125,7 +126,7 @@ impl Trees {
     ) -> usize {
         let nr_trees = self.bitmap.nr_trees();
         let near_trees = nr_trees.min(NEAR_TREES);
-        // By level, the first of the near trees that has such words: the first level looks at all.
+        // By level, the first of the near trees that has such words: the first level visits all.
         let mut first = [0, near_trees, near_trees];
         let mut taken = 0;
         for level in 0..NR_LEVELS {
@@ -159,7 +160,7 @@ impl Trees {
 
     fn levels(&self, tree: usize, reach: Reach) -> Levels {
         let (nonempty, full) = self.bitmap.hints(tree);
-        // Fresh areas are whole: nothing of a broken one is passed over.
+        // Fresh areas are whole: no part of a broken one is skipped.
         let open = match reach {
             Reach::Used => !self.bitmap.fresh(tree),
             Reach::All => u64::MAX,
@@ -179,8 +180,8 @@ impl Trees {
         }
     }
 
-    /// Takes blocks out of words of a tree up to a level: how many, or `None` if no word seemed to
-    /// have one.
+    /// Takes blocks out of words of a tree up to a level; returns how many, or `None` if no word
+    /// seemed to have one.
     fn take_from(
         &self,
         tree: usize,
@@ -220,7 +221,8 @@ impl Trees {
         seated != 0 && seated as usize != seat + 1
     }
 
-    /// The next request begins where this one ended: large blocks are not where frames are.
+    /// Moves the seat: the next request begins where this one ended. Large blocks do not move it,
+    /// because they are not where frames are.
     fn sit_down(&self, seat: usize, from: usize, to: usize, order: Order) {
         if order > Order::ZERO {
             return;
