@@ -16,28 +16,25 @@ use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::Bytes;
 
-use crate::blocks::{Access, Source, Work};
-use crate::timing::Round;
+use crate::blocks::Source;
+use crate::serving::Timed;
 
 const SIZE: usize = 4096;
 /// Twice what two threads have out at a time.
 const CAPACITY: Bytes = Bytes::gib(1);
 
-/// Times a round.
-pub(crate) type Time = Box<dyn Fn(Work, Access, u32, u32) -> Round>;
-
 /// Returns the source called `name`.
-pub(crate) fn named(name: &str) -> Option<Time> {
+pub(crate) fn named(name: &str) -> Option<Timed> {
     Some(match name {
-        "Highwater" => timed(Highwater::new()),
-        "stack" => timed(Stack),
-        "glibc" => timed(Foreign {
+        "Highwater" => Timed::new(Highwater::new()),
+        "stack" => Timed::new(Stack),
+        "glibc" => Timed::new(Foreign {
             // SAFETY: the alignment is a power of two and the size a multiple of it.
             alloc: || unsafe { libc::aligned_alloc(SIZE, SIZE) },
             // SAFETY: it was allocated by the C library.
             free: |block| unsafe { libc::free(block) },
         }),
-        "jemalloc" => timed(Foreign {
+        "jemalloc" => Timed::new(Foreign {
             alloc: || {
                 const LG_ALIGN: i32 = SIZE.ilog2().cast_signed();
                 // SAFETY: the size is not 0.
@@ -49,13 +46,13 @@ pub(crate) fn named(name: &str) -> Option<Time> {
                 unsafe { tikv_jemalloc_sys::sdallocx(block, SIZE, LG_ALIGN) }
             },
         }),
-        "mimalloc" => timed(Foreign {
+        "mimalloc" => Timed::new(Foreign {
             // SAFETY: the alignment is a power of two.
             alloc: || unsafe { libmimalloc_sys::mi_malloc_aligned(SIZE, SIZE) },
             // SAFETY: it was allocated by mimalloc.
             free: |block| unsafe { libmimalloc_sys::mi_free(block) },
         }),
-        "snmalloc" => timed(Foreign {
+        "snmalloc" => Timed::new(Foreign {
             // SAFETY: the alignment is a power of two.
             alloc: || unsafe { snmalloc_sys::sn_rust_alloc(SIZE, SIZE) }.cast(),
             free: |block: *mut c_void| {
@@ -63,13 +60,9 @@ pub(crate) fn named(name: &str) -> Option<Time> {
                 unsafe { snmalloc_sys::sn_rust_dealloc(block.cast(), SIZE, SIZE) };
             },
         }),
-        "tcmalloc" => timed(tcmalloc()),
+        "tcmalloc" => Timed::new(tcmalloc()),
         _ => return None,
     })
-}
-
-fn timed(source: impl Source + 'static) -> Time {
-    Box::new(move |work, access, threads, times| work.time(access, &source, threads, times))
 }
 
 /// An allocator whose threads keep their blocks in thread-local variables.

@@ -9,12 +9,18 @@
 //! | churn | of 16,384 live blocks, replace one that is drawn at random: allocate, free |
 //! | 64 Ki out and back | allocate 65,536 blocks, free them in random order |
 //! | handed over | one thread allocates 256 blocks, another frees them; a thread that is alone, or shares nothing, does both |
+//!
+//! What one thread pays while others do the third of these is in the module `bystander`.
+
+pub(crate) mod bystander;
 
 use std::hint::{black_box, spin_loop};
 use std::mem;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
+
+pub(crate) use bystander::{Latency, bystander};
 
 use crate::timing::{Round, round};
 
