@@ -189,6 +189,7 @@ impl FramePool {
     ///
     /// When the frame belongs to another pool.
     #[must_use]
+    #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
         self.stock.memory.bytes(frame)
     }
@@ -199,6 +200,7 @@ impl FramePool {
     ///
     /// When the frame belongs to another pool.
     #[must_use]
+    #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
         self.stock.memory.bytes_mut(frame)
     }

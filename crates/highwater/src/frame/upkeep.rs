@@ -154,6 +154,7 @@ impl FramePool {
 
     /// Returns the memory that the frames are cut from.
     #[must_use]
+    #[inline]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn memory(&self) -> &Arc<FrameMemory> {
         &self.stock.memory

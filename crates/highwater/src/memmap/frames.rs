@@ -348,12 +348,11 @@ impl FrameMemory {
     ///
     /// When the frame belongs to another memory.
     #[must_use]
+    #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
-        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
-        let bytes = self
-            .reservation
-            .frame_ptr(frame.pfn)
-            .cast::<[u8; PAGE_SIZE]>();
+        self.check(frame);
+        let first = self.reservation.frame_ptr(frame.pfn);
+        let bytes = first.cast::<[u8; PAGE_SIZE]>();
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
         // borrowed for as long as the bytes are, so no thread can write them.
         unsafe { bytes.as_ref() }
@@ -365,12 +364,11 @@ impl FrameMemory {
     ///
     /// When the frame belongs to another memory.
     #[must_use]
+    #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
-        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
-        let mut bytes = self
-            .reservation
-            .frame_ptr(frame.pfn)
-            .cast::<[u8; PAGE_SIZE]>();
+        self.check(frame);
+        let first = self.reservation.frame_ptr(frame.pfn);
+        let mut bytes = first.cast::<[u8; PAGE_SIZE]>();
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
         // borrowed exclusively for as long as the bytes are.
         unsafe { bytes.as_mut() }
@@ -391,6 +389,7 @@ impl FrameMemory {
         unsafe { self.reservation.release(frame.pfn, Pages(1)) }
     }
 
+    #[inline]
     pub(super) fn check(&self, frame: &Frame) {
         assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
     }
