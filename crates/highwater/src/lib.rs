@@ -134,9 +134,11 @@ mod manager;
 #[cfg(feature = "lab")]
 pub mod lab;
 
+#[cfg(feature = "lab")]
+pub use cache::RssMember;
 pub use cache::{
-    Access, Backing, FileBacking, PageRead, PageWrite, ReadPattern, RssMember, SyncError,
-    TooManyFiles, WriteBackError,
+    Access, Backing, FileBacking, PageRead, PageWrite, ReadPattern, SyncError, TooManyFiles,
+    WriteBackError,
 };
 pub use group::Limits;
 pub use manager::{

@@ -18,11 +18,19 @@ use serde_json::Value;
 /// The most types, traits, functions and methods.
 const ITEMS_MAX: usize = 250;
 
+/// The version of rustdoc's JSON that [`Api`] reads.
+const FORMAT: u64 = 57;
+
 #[test]
 fn the_public_api_is_as_written_down() {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = home.join("public-api.txt");
     let doc = rustdoc(home);
+    if doc["format_version"] != FORMAT {
+        let format = &doc["format_version"];
+        println!("not compared: this rustdoc writes JSON of format {format}, not {FORMAT}");
+        return;
+    }
     let api = Api::of(&doc);
     let found = api.to_string();
     if env::var("PUBLIC_API").is_ok_and(|wish| wish == "renew") {

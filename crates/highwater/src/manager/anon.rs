@@ -87,8 +87,7 @@ impl Mapping {
     /// assert_eq!(map.read_latched(2)?[0], 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
+    pub fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
         if !self.area().file().id().kind().is_swap_backed() {
             return Err(MemoryError::NotMemory);
         }

@@ -220,8 +220,7 @@ impl Manager {
     /// assert_eq!(moved.bytes(), Bytes::ZERO); // the lists are small already
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn decay_tick(&self) -> Pages {
+    pub fn decay_tick(&self) -> Pages {
         self.core().pool.decay_tick()
     }
 

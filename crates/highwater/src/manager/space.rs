@@ -126,7 +126,8 @@ impl Space {
     /// # Panics
     ///
     /// For [`RssMember::File`], which the cache counts.
-    pub fn add_rss(&self, member: RssMember, pages: i64) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn add_rss(&self, member: RssMember, pages: i64) {
         assert!(
             member != RssMember::File,
             "pages of files are counted by the cache"
