@@ -1,4 +1,4 @@
-//! What a restartable sequence works on, and what comes of it: the same on every architecture.
+//! Operands and outcomes of a restartable sequence, the same on every architecture.
 
 use crate::sync::atomic::AtomicI64;
 
@@ -14,7 +14,7 @@ pub(super) struct Column {
     pub(super) nr_cpus: u32,
 }
 
-/// What came of one run through a sequence.
+/// The outcome of one run of a sequence.
 #[cfg_attr(
     any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
     expect(dead_code, reason = "made by the sequence, which this system lacks")
@@ -22,9 +22,9 @@ pub(super) struct Column {
 pub(super) enum Attempt {
     /// Stored on `cpu`, whose cell is now `new`.
     Committed { cpu: u32, new: i64 },
-    /// The sequence's condition does not hold: nothing was stored, trying the same again is no use.
+    /// The sequence's condition does not hold: nothing was stored, and a retry would fail too.
     Refused,
-    /// Interrupted before the store: nothing was stored, trying again is right.
+    /// Interrupted before the store: nothing was stored, retry.
     Aborted,
     /// The thread has no rseq, or runs on another CPU: nothing was stored.
     Elsewhere,

@@ -1,14 +1,14 @@
-//! A block for each CPU that has asked for one.
+//! Per-CPU blocks, allocated lazily for the CPUs that use them.
 //!
-//! Many objects are used on few of the CPUs: a group of a tenant on two of 384. What such an object
-//! keeps for each CPU is allocated when that CPU comes for the first time, and stays until the
-//! object goes. The directory has two levels, so that it is small too: 8 bytes for each [`CHUNK`]
-//! CPUs of the machine, and [`CHUNK`] addresses where there is a block. An object that is used
-//! often has the addresses of the first CPUs in itself (`NEAR`): their blocks are one cache line
-//! nearer for each level.
+//! Many objects are used on few of the CPUs: a group of a tenant on two of 384. The per-CPU state
+//! of such an object is allocated when its CPU first uses it, and stays until the object goes. The
+//! directory has two levels, so that it is small too: 8 bytes for each [`CHUNK`] CPUs of the
+//! machine, and [`CHUNK`] addresses where there is a block. A frequently used object holds the
+//! addresses of the first CPUs in itself (`NEAR`): their blocks are one cache line nearer for each
+//! level.
 //!
-//! **Protocol.** As [`Published`], at both levels: whoever comes first makes the chunk or block, of
-//! two that come at once one wins, and the other's is dropped.
+//! **Protocol.** As [`Published`], at both levels: the first user allocates the chunk or block; of
+//! two concurrent ones one wins, and the other's is dropped.
 
 use std::fmt;
 use std::iter;
@@ -24,7 +24,8 @@ const BITS_OF_CHUNK: u64 = (1 << CHUNK) - 1;
 /// The addresses of neighbouring CPUs' blocks.
 type Chunk<T> = [Published<T>; CHUNK];
 
-/// Blocks of `T`, by CPU. The addresses of the first `NEAR`, a multiple of [`CHUNK`], lie here.
+/// Blocks of `T`, by CPU. The addresses of the first `NEAR`, a multiple of [`CHUNK`], are stored
+/// here.
 // In this order: the addresses come first.
 #[repr(C)]
 pub(crate) struct Blocks<T, const NEAR: usize = 0> {
@@ -34,7 +35,7 @@ pub(crate) struct Blocks<T, const NEAR: usize = 0> {
 }
 
 impl<T, const NEAR: usize> Blocks<T, NEAR> {
-    /// No blocks, for CPUs below `nr_cpus`.
+    /// Returns a directory without blocks, for CPUs below `nr_cpus`.
     pub(crate) fn none(nr_cpus: usize) -> Self {
         const { assert!(NEAR.is_multiple_of(CHUNK)) };
         let others = nr_cpus.saturating_sub(NEAR).div_ceil(CHUNK);
@@ -46,7 +47,7 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
         }
     }
 
-    /// The block of CPU number `cpu`, if there is such a CPU and it has asked for one.
+    /// Returns the block of CPU number `cpu`, if that CPU exists and has one.
     #[inline]
     pub(crate) fn get(&self, cpu: usize) -> Option<&T> {
         match self.near.get(cpu) {
@@ -55,7 +56,7 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
         }
     }
 
-    /// The block of CPU number `cpu`, made if this is the first time.
+    /// Returns the block of CPU number `cpu`, allocated on first use.
     ///
     /// # Panics
     ///
@@ -76,7 +77,7 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
         }
     }
 
-    /// Visits those blocks of the `nth` 64 CPUs that there are and that `bits` names, lowest first.
+    /// Visits the existing blocks among those of the `nth` 64 CPUs that `bits` names, lowest first.
     #[inline]
     pub(crate) fn each_of<'a>(&'a self, nth: usize, bits: u64, visit: &mut impl FnMut(&'a T)) {
         let chunks = self.chunks().skip(nth * CHUNKS_OF_64).take(CHUNKS_OF_64);
@@ -94,7 +95,7 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
         }
     }
 
-    /// The blocks that there are, with the numbers of their CPUs, lowest first.
+    /// Returns the existing blocks, with the numbers of their CPUs, lowest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         let chunks = self.chunks().enumerate();
         chunks
@@ -105,7 +106,7 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
             })
     }
 
-    /// All chunks, lowest first; `None` for those that have not been made.
+    /// Returns all chunks, lowest first; `None` for those that are not allocated.
     #[inline]
     fn chunks(&self) -> impl Iterator<Item = Option<&Chunk<T>>> {
         let near = self.near.as_chunks().0.iter().map(Some);
@@ -125,8 +126,8 @@ mod tests {
 
     #[test]
     fn blocks_are_made_once_and_only_where_asked_for() {
-        // Goal: a block for each CPU that asked, the same each time, and no other. Method: ask for
-        // some of 1,000, twice, with makers that count.
+        // Goal: a block for each CPU that requested one, the same each time, and no other. Method:
+        // request some of 1,000, twice, with constructors that count.
         asked_for_one_by_one::<0>();
         asked_for_one_by_one::<16>();
     }

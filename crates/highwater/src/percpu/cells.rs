@@ -22,17 +22,17 @@
 //! cell = (value + centre) << 1 | 1                 touched; values are of 63 bits
 //! ```
 //!
-//! So whoever sees an odd cell is ordered after its mark, and a reader that is ordered after an
-//! addition is ordered after the mark too. The test costs the add one instruction and no load.
+//! So a thread that sees an odd cell is ordered after its mark, and a reader that is ordered after
+//! an addition is ordered after the mark too. The test costs the add one instruction and no load.
 //!
 //! # Bands
 //!
 //! Cells can be given a *band*, a power of two: [`Cells::try_add`] refuses to move a value from the
 //! neighbourhood of one multiple of the band to that of the next. With `centre` half a band, stored
 //! values of one neighbourhood differ only in bits below the band, so that the test is a xor and a
-//! mask, made before the sum is stored. What a refusal means is the caller's business.
+//! mask, made before the sum is stored. The caller handles a refusal.
 //!
-//! Who writes a word, and how, is the invariant of the parent module.
+//! The parent module states which threads write a word, and how (single writer).
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -51,8 +51,8 @@ const LINE_WORDS: usize = 8;
 
 /// One cache line of words.
 ///
-/// Written by: the slot's CPU in a restartable sequence, or anybody atomically. Read by: anybody.
-/// Publishes: that its slot is marked, by being odd; else nothing but itself.
+/// Written by: the slot's CPU in a restartable sequence, or any thread atomically. Read by: any
+/// thread. Publishes: that its slot is marked, by being odd; otherwise nothing but itself.
 #[repr(C, align(64))]
 struct Line([AtomicI64; LINE_WORDS]);
 
@@ -65,17 +65,16 @@ impl Line {
     }
 }
 
-/// Most CPUs that an object can have: far below every number by which the kernel says that a
-/// thread is not registered, which the bounds check of the sequence relies on.
+/// Maximum CPUs of an object: far below every number by which the kernel marks a thread as not
+/// registered, which the bounds check of the sequence relies on.
 const CPUS_MAX: u32 = 1 << 20;
 
-/// Times that an add is tried again before it gives up on its CPU's word. Each abort takes a
-/// preemption, a migration or a signal within a dozen instructions, so even the second attempt is
-/// almost never needed; the limit is for single-stepping debuggers and storms of signals. Chosen,
-/// not measured.
+/// Retries of an add before it gives up on its CPU's word. Each abort takes a preemption, a
+/// migration or a signal within a dozen instructions, so even the second attempt is almost never
+/// needed; the limit is for single-stepping debuggers and storms of signals. Chosen, not measured.
 pub(super) const RETRIES_MAX: usize = 15;
 
-/// Where an addition happened, and what it made.
+/// The slot and the result of an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Added {
     /// The slot that was added to.
@@ -84,7 +83,7 @@ pub struct Added {
     pub new: i64,
 }
 
-/// Per-CPU words of 63 bits, added to by their CPU and summed by anybody.
+/// Per-CPU words of 63 bits, added to by their CPU and summed by any thread.
 ///
 /// Values wrap around at 63 bits, and so do sums: a word that went over and came back is exact.
 ///
@@ -100,7 +99,7 @@ pub struct Added {
 /// cells.add(1, -3);
 /// assert_eq!((cells.precise_sum(0), cells.precise_sum(1)), (3, -3));
 /// ```
-// What an add needs comes first, on one line.
+// The fields that an add needs come first, on one line.
 #[repr(C, align(64))]
 pub struct Cells {
     lines: Box<[Line]>,
@@ -112,7 +111,7 @@ pub struct Cells {
     mask: i64,
     words: NonZeroUsize,
     lines_per_slot: usize,
-    /// What a touched cell of value zero holds.
+    /// The cell of a touched word of value zero.
     zero: i64,
     /// For each word, the slots that were added to.
     touched: Box<[Touched]>,
@@ -120,7 +119,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Zeroed cells of `words` words for each of `nr_cpus` CPUs, without a band.
+    /// Returns zeroed cells of `words` words for each of `nr_cpus` CPUs, without a band.
     ///
     /// # Cost
     ///
@@ -135,11 +134,11 @@ impl Cells {
         Self::try_new(regime, nr_cpus, words, None).expect("the cells fit the address space")
     }
 
-    /// As [`new`](Self::new), with a band of `1 << band_shift` for every word if one is given.
+    /// Like [`new`](Self::new), with a band of `1 << band_shift` for every word if one is given.
     ///
     /// # Errors
     ///
-    /// When memory cannot be had.
+    /// When memory cannot be allocated.
     ///
     /// # Panics
     ///
@@ -161,8 +160,8 @@ impl Cells {
         };
         let lines_per_slot = words.div_ceil(LINE_WORDS);
         let mut lines = Vec::new();
-        // A product that wrapped around would be an array shorter than the sequence believes; one
-        // that does not fit is refused as what it is, too much memory.
+        // A product that wrapped around would make an array shorter than the sequence assumes; one
+        // that does not fit is refused as out of memory.
         let nr_lines = slots.saturating_mul(lines_per_slot);
         lines.try_reserve_exact(nr_lines)?;
         lines.extend(iter::repeat_with(Line::zeroed).take(nr_lines));
@@ -206,14 +205,14 @@ impl Cells {
         self.add_delayed::<0>(word, delta)
     }
 
-    /// As [`add`](Self::add), with `DELAY` turns of a loop at each point where being interrupted
+    /// Like [`add`](Self::add), with `DELAY` turns of a loop at each point where an interruption
     /// must restart the sequence.
     #[inline]
     pub(super) fn add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> Added {
         self.add_covered_delayed::<DELAY>(word, delta, &|_| ())
     }
 
-    /// As [`add`](Self::add), and calls `cover` with each slot that the word is about to be added
+    /// Like [`add`](Self::add), and calls `cover` with each slot that the word is about to be added
     /// to for the first time, before that can be seen. May call it more than once for a slot, also
     /// from several threads at once, and for a slot that then is not added to.
     // Always: an addition that climbs does this three times, which as calls takes a fifth longer.
@@ -254,8 +253,8 @@ impl Cells {
         self.try_add_delayed::<0>(word, delta)
     }
 
-    /// As [`try_add`](Self::try_add), to a word that the caller knows to be there, of the first
-    /// eight: where it is a constant, nothing is left to compare.
+    /// Like [`try_add`](Self::try_add), for one of the first eight words that the caller knows to
+    /// exist: where the word is a constant, nothing is left to compare.
     #[inline]
     pub(crate) fn try_add_known(&self, word: usize, delta: i64) -> bool {
         if self.writer.area.is_none() {
@@ -265,13 +264,12 @@ impl Cells {
         self.try_add_here(word, delta)
     }
 
-    /// As [`try_add_known`](Self::try_add_known), if it takes no more than a plain store: else
-    /// nothing is added.
+    /// Like [`try_add_known`](Self::try_add_known), but adds only if that takes only a plain store.
     // Always: the call would cost more than the addition.
     #[inline(always)]
     pub(crate) fn try_add_here(&self, word: usize, delta: i64) -> bool {
         debug_assert!(word < self.words(), "the caller knows better");
-        // A slot has whole lines, so that a word of the first one is memory of its own in any case.
+        // A slot has whole lines, so a word of the first one is always within the slot's memory.
         assert!(word < LINE_WORDS, "word {word} is not in the first line");
         let (column, mask) = (self.column(word), self.mask);
         // SAFETY: as in `attempt`: the first line of every slot holds the word.
@@ -279,7 +277,7 @@ impl Cells {
         self.writer.area.is_some_and(try_add)
     }
 
-    /// As [`try_add`](Self::try_add), with delays as [`add_delayed`](Self::add_delayed).
+    /// Like [`try_add`](Self::try_add), with delays as in [`add_delayed`](Self::add_delayed).
     #[inline]
     pub(super) fn try_add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> bool {
         self.check_word(word);
@@ -306,7 +304,7 @@ impl Cells {
         self.add_covered_on(cpu, word, delta, &|_| ())
     }
 
-    /// As [`add_on`](Self::add_on), and calls `cover` as [`add_covered`](Self::add_covered) does.
+    /// Like [`add_on`](Self::add_on), and calls `cover` as [`add_covered`](Self::add_covered) does.
     pub(crate) fn add_covered_on(
         &self,
         cpu: CpuId,
@@ -318,7 +316,7 @@ impl Cells {
         self.add_atomically(cpu.index(), word, delta, cover)
     }
 
-    /// As [`try_add`](Self::try_add), as if running on `cpu`.
+    /// Like [`try_add`](Self::try_add), as if running on `cpu`.
     ///
     /// # Panics
     ///
@@ -329,7 +327,7 @@ impl Cells {
         self.try_add_atomically(cpu.index(), word, delta)
     }
 
-    /// Value of `word` in `slot`, as last seen by this thread.
+    /// Returns the value of `word` in `slot`, as last seen by this thread.
     ///
     /// # Cost
     ///
@@ -344,7 +342,7 @@ impl Cells {
         self.doubled(slot, word) >> 1
     }
 
-    /// Sum of `word` over every slot that was added to; wraps.
+    /// Returns the sum of `word` over every slot that was added to; wraps.
     ///
     /// # Accuracy
     ///
@@ -367,7 +365,7 @@ impl Cells {
         values.fold(0, i64::wrapping_add) >> 1
     }
 
-    /// As [`precise_sum`](Self::precise_sum), of several words together; wraps where one does.
+    /// Like [`precise_sum`](Self::precise_sum), for several words together; wraps where one does.
     ///
     /// # Cost
     ///
@@ -391,7 +389,7 @@ impl Cells {
         doubled >> 1
     }
 
-    /// The slots of `word` that were ever added to, lowest first.
+    /// Returns the slots of `word` that were ever added to, lowest first.
     ///
     /// # Panics
     ///
@@ -401,38 +399,38 @@ impl Cells {
         self.touched[word].iter()
     }
 
-    /// Slots that hold a part of each sum: one for each CPU, and in the restartable regime the
-    /// extra one, which is the last.
+    /// Returns the number of slots that hold a part of each sum: one for each CPU, and in the
+    /// restartable regime the extra one, which is the last.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.lines.len() / self.lines_per_slot
     }
 
-    /// CPUs that have a slot of their own.
+    /// Returns the number of CPUs that have a slot of their own.
     #[must_use]
     pub fn nr_cpus(&self) -> usize {
         self.nr_cpus as usize
     }
 
-    /// Words in each slot.
+    /// Returns the number of words in each slot.
     #[must_use]
     pub fn words(&self) -> usize {
         self.words.get()
     }
 
-    /// How the words are written.
+    /// Returns how the words are written.
     #[must_use]
     pub fn regime(&self) -> Regime {
         self.writer.regime
     }
 
-    /// Restartable sequences that were interrupted and tried again. A statistic.
+    /// Returns the number of restartable sequences that were interrupted and retried. A statistic.
     #[must_use]
     pub fn aborts(&self) -> u64 {
         self.aborts.get()
     }
 
-    /// What follows an attempt that did not add: others, then the extra slot.
+    /// Continues after an attempt that did not add: retries, then uses the extra slot.
     #[cold]
     #[inline(never)]
     fn add_after<const DELAY: u32>(
@@ -458,7 +456,8 @@ impl Cells {
         }
     }
 
-    /// Readies the word of the CPU that the thread runs on; the thread may be elsewhere afterwards.
+    /// Marks the word of the CPU that the thread runs on as touched; the thread may have migrated
+    /// afterwards.
     fn touch_here(&self, area: Area, word: usize, cover: &dyn Fn(usize)) {
         let Some(cpu) = area.cpu().filter(|cpu| cpu.index() < self.nr_cpus()) else {
             return;
@@ -482,7 +481,7 @@ impl Cells {
         unsafe { area.attempt_add::<DELAY>(column, delta << 1) }
     }
 
-    /// The cells of `word`, of those slots that belong to CPUs.
+    /// Returns the cells of `word`, in the slots that belong to CPUs.
     ///
     /// `lines` has at least `nr_cpus` runs of `lines_per_slot` lines, each an array of words, and
     /// callers have checked `word < words <= lines_per_slot * LINE_WORDS`: every cell of the column
@@ -504,12 +503,12 @@ impl Cells {
             cover(slot);
             self.touched[word].mark(slot);
             // Release. Pairs with the AcqRel below and the Acquire in `try_add_atomically`: an odd
-            // cell is a marked slot. Whoever fails here has marked the slot itself.
+            // cell is a marked slot. A thread that fails here has marked the slot itself.
             let _ = cell.compare_exchange(0, self.zero, Ordering::Release, Ordering::Relaxed);
         }
-        // AcqRel. Pairs with the Release above, with the Acquire of readers, and with itself: what
-        // a thread wrote before it moved the cell out of its band is seen by the thread that moves
-        // it back.
+        // AcqRel. Pairs with the Release above, with the Acquire of readers, and with itself: the
+        // stores of a thread before it moved the cell out of its band are seen by the thread that
+        // moves it back.
         let old = cell.fetch_add(delta << 1, Ordering::AcqRel);
         self.added(slot, old.wrapping_add(delta << 1))
     }
@@ -519,7 +518,7 @@ impl Cells {
         // Acquire. Pairs with the Release in `add_atomically`.
         let old = cell.load(Ordering::Acquire);
         let new = old.wrapping_add(delta << 1);
-        // Relaxed: an addition within the band concerns nobody else.
+        // Relaxed: an addition within the band concerns no other thread.
         old & 1 == 1
             && (old ^ new) & self.mask == 0
             && cell
@@ -527,8 +526,8 @@ impl Cells {
                 .is_ok()
     }
 
-    /// The slot of the CPU that the thread seems to run on; any slot would be right. The extra slot
-    /// where there should be sequences and are none.
+    /// Returns the slot of the CPU that the thread seems to run on; any slot would be correct. The
+    /// extra slot where sequences are expected and missing.
     fn hinted_slot(&self) -> usize {
         let cpu = current_cpu().index();
         match self.writer.regime {
@@ -544,10 +543,10 @@ impl Cells {
         Added { slot, new }
     }
 
-    /// Twice the value of a cell, in which values wrap where a cell's do.
+    /// Returns twice the value of a cell, in which values wrap where a cell's do.
     fn doubled(&self, slot: usize, word: usize) -> i64 {
-        // Acquire. Pairs with the AcqRel in `add_atomically`: who sees an addition sees what its
-        // thread had done before.
+        // Acquire. Pairs with the AcqRel in `add_atomically`: a reader that sees an addition sees
+        // the earlier stores of its thread.
         match self.cell(slot, word).load(Ordering::Acquire) {
             0 => 0,
             cell => cell.wrapping_sub(self.zero),

@@ -1,4 +1,4 @@
-//! Portable counterparts: what every system can do, and the absence of restartable sequences.
+//! Portable fallback: stubs for systems without restartable sequences, and the CPU number.
 //!
 //! On a system without an implementation of the sequences, [`Area`] has no values. Code that would
 //! use one still compiles there, and provably never runs. The model checker, which cannot see
@@ -9,7 +9,7 @@ use crate::units::CpuId;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
 pub(super) use none::Area;
 
-/// The CPU as the C library tells it, or CPU 0.
+/// Returns the CPU from the C library, or CPU 0.
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 pub(super) fn current_cpu() -> CpuId {
     // SAFETY: takes nothing, touches nothing of ours; -1 when the kernel cannot tell.
@@ -17,7 +17,7 @@ pub(super) fn current_cpu() -> CpuId {
     CpuId(u32::try_from(cpu).unwrap_or(0))
 }
 
-/// No way to ask: always CPU 0. A hint needs not be right.
+/// Always CPU 0, without a way to ask. A hint need not be right.
 #[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
 pub(super) fn current_cpu() -> CpuId {
     CpuId(0)
@@ -41,7 +41,7 @@ mod none {
     #[derive(Clone, Copy, Debug)]
     pub(in crate::percpu) enum Area {}
 
-    /// Sequences as `rseq.rs` has them, which no value exists to call.
+    /// The sequences of `rseq.rs`, uncallable because no value exists.
     macro_rules! absent {
         ($($(#[$when:meta])* fn $name:ident $(<$delay:ident>)? ($($argument:ty),*) -> $result:ty;)*) => {$(
             $(#[$when])*

@@ -1,5 +1,4 @@
-//! What tests of per-CPU code need from the system: placing threads, and taking rseq and
-//! membarrier(2) away.
+//! Test harness for per-CPU code: placing threads, and taking rseq and membarrier(2) away.
 
 use std::iter;
 use std::mem;
@@ -13,7 +12,7 @@ use crate::units::CpuId;
 
 static MOVED: LockClass = LockClass::new("moved threads", Rank::Leaf);
 
-/// Says on the test's output why a part of it did not run.
+/// Prints on the test's output why a part of it did not run.
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
 pub fn skipped(reason: &str) {
     eprintln!("skipped: {reason}");
@@ -30,14 +29,14 @@ pub fn attempts() -> impl Iterator<Item = ()> {
 /// The system call that visits to other CPUs need: see [`refuse_membarrier`].
 pub const SETAFFINITY: libc::c_long = sandbox::SETAFFINITY;
 
-/// Has the system refuse membarrier(2), and `others`, to the calling thread with `errno`. Whether
-/// it does; if not, says so on the test's output.
+/// Makes the system refuse membarrier(2), and `others`, to the calling thread with `errno`. Returns
+/// whether it does; if not, prints so on the test's output.
 #[must_use]
 pub fn refuse_membarrier(others: &[libc::c_long], errno: libc::c_int) -> bool {
     sandbox::refuse_membarrier(others, errno)
 }
 
-/// The CPUs that the calling thread may run on.
+/// Returns the CPUs that the calling thread may run on.
 ///
 /// # Panics
 ///
@@ -86,7 +85,7 @@ pub fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Runs `work(0..threads)` on as many threads while another keeps moving each of them from CPU to
+/// Runs `work(0..threads)` on that many threads while another keeps moving each of them from CPU to
 /// CPU, until all have returned.
 ///
 /// # Panics

@@ -1,11 +1,11 @@
-//! Words of one CPU: the first that adds to them owns them.
+//! Words of one CPU: the first CPU that adds to them owns them.
 //!
-//! What is used by one CPU only needs no word for any other. A [`Home`] is one cache line inside
-//! the object that it belongs to; additions by other CPUs are refused, and go wherever the owner of
-//! the object keeps those. Its words are plain values, which start at zero.
+//! An object used by one CPU only needs no word for any other. A [`Home`] is one cache line inside
+//! the object that it belongs to; additions by other CPUs are refused, and the owner of the object
+//! counts those elsewhere. Its words are plain values, which start at zero.
 //!
-//! **Invariant.** The owner is set once, from "nobody", and the words are added to as that CPU
-//! only: in restartable sequences that check the CPU number, or atomically.
+//! **Invariant.** The owner is set once, from "none", and the words are added to as that CPU only:
+//! in restartable sequences that check the CPU number, or atomically.
 
 use std::fmt;
 
@@ -14,24 +14,23 @@ use super::{Area, Regime, Writer, current_cpu};
 use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use crate::units::CpuId;
 
-/// No CPU has this number, and no thread that is not registered claims it: those have negative
-/// ones.
+/// No CPU has this number, and no unregistered thread reports it: those have negative numbers.
 const NOBODY: u32 = i32::MAX.cast_unsigned();
 
 /// `N` words that belong to the first CPU that adds to them.
 #[repr(align(64))]
 pub struct Home<const N: usize> {
-    /// Written by: the owner's CPU in a restartable sequence, or anybody who acts as it. Read by:
-    /// anybody (relaxed). Publishes: nothing but itself.
+    /// Written by: the owner's CPU in a restartable sequence, or any thread that acts as it. Read
+    /// by: any thread (relaxed). Publishes: nothing but itself.
     words: [AtomicI64; N],
     writer: Writer,
-    /// Written by: the first thread that adds, once. Read by: anybody who adds (relaxed).
-    /// Publishes: nothing, for the words are zero from the start.
+    /// Written by: the first thread that adds, once. Read by: any thread that adds (relaxed).
+    /// Publishes: nothing, because the words are zero from the start.
     owner: AtomicU32,
 }
 
 impl<const N: usize> Home<N> {
-    /// Words that nobody owns yet.
+    /// Returns words without an owner.
     #[must_use]
     pub fn new(regime: Regime) -> Self {
         Self {
@@ -41,8 +40,8 @@ impl<const N: usize> Home<N> {
         }
     }
 
-    /// Adds `delta` to `word` if the calling thread runs on the CPU that owns the words, and makes
-    /// its CPU the owner if there is none. Whether it was added.
+    /// Adds `delta` to `word` if the calling thread runs on the CPU that owns the words; makes its
+    /// CPU the owner if there is none. Returns whether it was added.
     ///
     /// # Cost
     ///
@@ -56,8 +55,8 @@ impl<const N: usize> Home<N> {
         self.try_add_delayed::<0>(word, delta)
     }
 
-    /// As [`try_add`](Self::try_add), if it takes no more than a plain store: else nothing is
-    /// added, also by the owner. Whether it was.
+    /// Like [`try_add`](Self::try_add), but adds only if that takes only a plain store, also on the
+    /// owner. Returns whether it did.
     // Always: the call would cost more than the addition.
     #[inline(always)]
     pub(crate) fn try_add_here(&self, word: usize, delta: i64) -> bool {
@@ -67,8 +66,8 @@ impl<const N: usize> Home<N> {
         area.is_some_and(|area| self.attempt::<0>(area, word, delta, owner))
     }
 
-    /// As [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where being
-    /// interrupted must restart the sequence.
+    /// Like [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where an
+    /// interruption must restart the sequence.
     #[inline]
     pub(super) fn try_add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> bool {
         let Some(area) = self.writer.area else {
@@ -81,7 +80,7 @@ impl<const N: usize> Home<N> {
             || self.try_add_again::<DELAY>(area, word, delta)
     }
 
-    /// As [`try_add`](Self::try_add), as if running on `cpu`.
+    /// Like [`try_add`](Self::try_add), as if running on `cpu`.
     ///
     /// # Panics
     ///
@@ -96,7 +95,7 @@ impl<const N: usize> Home<N> {
         self.try_add_as(cpu, word, delta)
     }
 
-    /// Value of `word`, as last seen by this thread.
+    /// Returns the value of `word`, as last seen by this thread.
     ///
     /// # Panics
     ///
@@ -108,7 +107,7 @@ impl<const N: usize> Home<N> {
         self.words[word].load(Ordering::Relaxed)
     }
 
-    /// The CPU that owns the words, if any has added to them.
+    /// Returns the CPU that owns the words, if any has added to them.
     #[must_use]
     pub fn owner(&self) -> Option<CpuId> {
         // Relaxed: see the field.
@@ -116,7 +115,7 @@ impl<const N: usize> Home<N> {
         (owner != NOBODY).then_some(CpuId(owner))
     }
 
-    /// What follows an attempt that did not add: others, as long as the thread is at home.
+    /// Retries after an attempt that did not add, as long as the thread is on the owner's CPU.
     #[cold]
     #[inline(never)]
     fn try_add_again<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> bool {
@@ -138,8 +137,8 @@ impl<const N: usize> Home<N> {
     fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64, owner: CpuId) -> bool {
         let cell = std::ptr::from_ref(&self.words[word]).cast::<i64>();
         // SAFETY: the cell is one of ours, and `&self` keeps it alive. In this regime only this
-        // sequence writes it, and always as the owner: the number is set once, and nobody runs on
-        // the CPU that it names before that.
+        // sequence writes it, and always as the owner: the number is set once, and no thread runs
+        // on the CPU that it names before that.
         unsafe { area.try_add_owned::<DELAY>(cell, owner, delta) }
     }
 
@@ -153,7 +152,7 @@ impl<const N: usize> Home<N> {
         is_owner
     }
 
-    /// The owner, which is `cpu` if there was none.
+    /// Returns the owner, which becomes `cpu` if there was none.
     fn owner_or(&self, cpu: CpuId) -> CpuId {
         // Relaxed: see the field.
         let (old, relaxed) = (self.owner.load(Ordering::Relaxed), Ordering::Relaxed);

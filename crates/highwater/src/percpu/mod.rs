@@ -1,5 +1,5 @@
-//! Per-CPU words that are added to without a lock prefix: restartable sequences where the system
-//! has them, atomic instructions elsewhere.
+//! Per-CPU words added to without a lock prefix: restartable sequences (rseq) where the system
+//! supports them, atomic instructions elsewhere.
 //!
 //! An atomic read-modify-write costs several times a plain one even on a cache line that no other
 //! CPU touches: 8.8 ns against 2.7 ns for a whole [`Cells::add`] (2 virtual CPUs of an Intel Xeon
@@ -13,29 +13,29 @@
 //! **Invariant (single writer).** A [`Cells`] object lives in one [`Regime`], fixed when it is
 //! built, and the two ways of writing never meet on one word:
 //!
-//! | regime | slot | who adds to it | how |
+//! | regime | slot | added to by | how |
 //! |---|---|---|---|
 //! | [`Restartable`](Regime::Restartable) | `0..nr_cpus` | threads running on that CPU | plain add in a restartable sequence |
 //! | | `nr_cpus`, the *extra slot* | threads without rseq, CPUs numbered `nr_cpus` or above, adds aborted too often | atomic add |
-//! | [`Atomic`](Regime::Atomic) | `0..nr_cpus` | anybody, as any CPU | atomic add |
+//! | [`Atomic`](Regime::Atomic) | `0..nr_cpus` | any thread, as any CPU | atomic add |
 //!
-//! Words that must also be written from other CPUs, now and then, have a gate: module `gated`.
-//! Counts of references are such words: module `refs`.
+//! Words that must occasionally be written from other CPUs have a gate: module `gated`. Reference
+//! counts are such words: module `refs`.
 //!
 //! **Protocol.** Writer: [`Cells::add`]. Reader: [`Cells::load`] and [`Cells::precise_sum`], from
 //! any thread, over every slot including the extra one; a reader never writes.
 //!
 //! **Orderings.** A reader that must see an addition has to be ordered after it by other means,
-//! such as joining the thread that added. Inside, one thing is published: that a slot is marked as
-//! added to (module `cells`).
+//! such as joining the thread that added. The module itself publishes one thing: that a slot is
+//! marked as added to (module `cells`).
 //!
 //! **The CPU number is a hint** outside the sequence: [`current_cpu`] may be stale when it returns.
 //! It decides which line is written, never whether the result is right.
 //!
 //! **Failure modes.** A thread, kernel or C library without rseq uses the extra slot, which costs
-//! it an atomic add on a line that such threads share; [`ChosenRegime`] says which of them it is.
-//! So does a CPU that came online after the machine was detected, above those that were. A
-//! descriptor must stay mapped while some thread's area points to it (comment on `rseq_cs` in
+//! it an atomic add on a line that such threads share; [`ChosenRegime`] tells which of them lacks
+//! it. So does a CPU that came online after the machine was detected, above those that were. A
+//! descriptor must stay mapped while any thread's area points to it (comment on `rseq_cs` in
 //! `linux/rseq.h`): a program that loads this code with `dlopen` and unloads it while threads that
 //! counted live on would break that. Linked in as usual, it cannot happen.
 //!
@@ -106,9 +106,9 @@ pub fn has_restartable_sequences() -> bool {
     area().and_then(Area::cpu).is_some()
 }
 
-/// The CPU that the calling thread runs on, or ran on a moment ago: a hint.
+/// Returns the CPU that the calling thread runs on, or ran on a moment ago: a hint.
 ///
-/// The number is the system's and may be above what a topology knows; callers clamp it. Where the
+/// The number is the system's and may be above those of a topology; callers clamp it. Where the
 /// system cannot tell, it is CPU 0.
 ///
 /// # Cost
@@ -123,8 +123,8 @@ pub fn current_cpu() -> CpuId {
         .unwrap_or_else(fallback::current_cpu)
 }
 
-/// Where threads of this process keep their rseq area, if the C library registers any. Looked up
-/// once; whether a given thread is registered is read from its own area each time.
+/// Returns the location of the rseq areas of this process's threads, if the C library registers
+/// any. Looked up once; whether a given thread is registered is read from its own area each time.
 #[inline]
 fn area() -> Option<Area> {
     static AREA: OnceLock<Option<Area>> = OnceLock::new();
@@ -134,7 +134,7 @@ fn area() -> Option<Area> {
 /// How the words of an object are written.
 #[derive(Clone, Copy)]
 struct Writer {
-    /// Where sequences run: in the restartable regime, if the system has any.
+    /// The rseq area in which sequences run: in the restartable regime, if the system has any.
     area: Option<Area>,
     regime: Regime,
 }

@@ -1,4 +1,5 @@
-//! CPUs for the model checker, which cannot see assembly: sequences as the kernel promises them.
+//! Model CPUs for the model checker, which cannot see assembly: sequences with the kernel's
+//! guarantees.
 //!
 //! Each CPU has a lock. A sequence holds it from its start to its commit: of two sequences on one
 //! CPU, one has stored before the other begins, or is aborted and begins again, which is the same.
@@ -30,7 +31,7 @@ pub(super) fn here() -> u32 {
     HERE.with(Cell::get)
 }
 
-/// Has the calling thread of the model run on `cpu` from now on; before, on none that is known.
+/// Makes the calling thread of the model run on `cpu` from now on; before, on no known one.
 pub(super) fn run_on(cpu: CpuId) {
     HERE.with(|here| here.set(cpu.0));
 }

@@ -1,10 +1,13 @@
-//! A box that is published once, and stays until its place is dropped.
+//! [`Published`]: a box that is published once (a lock-free `OnceLock`), and stays until its place
+//! is dropped.
 //!
-//! As the standard library's `OnceLock`, for values whose making may fail and whose makers must not
-//! wait for each other: each brings its own, the first wins, and the others' are dropped.
+//! Like the standard library's `OnceLock`, for values whose construction may fail and whose
+//! constructors must not wait for each other: each thread brings its own, the first wins, and the
+//! others' are dropped.
 //!
-//! **Protocol.** Publisher: makes the value, then exchanges null for its address (Release). Reader:
-//! loads the address (Acquire); what is not null stays valid for as long as the place is borrowed.
+//! **Protocol.** Publisher: constructs the value, then exchanges null for its address (Release).
+//! Reader: loads the address (Acquire); if not null, it stays valid for as long as the place is
+//! borrowed.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +17,7 @@ use crate::sync::atomic::{AtomicPtr, Ordering};
 
 /// A place for one box.
 pub(crate) struct Published<T> {
-    /// Written by: the first publisher, once. Read by: anybody. Publishes: the value.
+    /// Written by: the first publisher, once. Read by: any thread. Publishes: the value.
     address: AtomicPtr<T>,
     /// Owns a `T`.
     owns: PhantomData<Box<T>>,
@@ -28,18 +31,18 @@ impl<T> Published<T> {
         }
     }
 
-    /// The value, if one was published.
+    /// Returns the value, if one was published.
     #[inline]
     pub(crate) fn get(&self) -> Option<&T> {
         // Acquire. Pairs with the Release in `publish`.
         let address = self.address.load(Ordering::Acquire);
         // SAFETY: an address that is not null came from a box in `publish`, whose contents the
-        // Acquire makes visible. It is taken back in `drop` only, which nobody can run while
-        // `&self` lives; until then there are shared references only.
+        // Acquire makes visible. Only `drop` takes it back, which cannot run while `&self` lives;
+        // until then there are only shared references.
         unsafe { address.as_ref() }
     }
 
-    /// Begins to fetch the first two lines of the value, if one was published, without waiting.
+    /// Prefetches the first two lines of the value, if one was published.
     #[inline]
     pub(crate) fn prefetch(&self) {
         #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
@@ -54,18 +57,19 @@ impl<T> Published<T> {
         }
     }
 
-    /// Publishes `value` if nothing was published before; else drops it. Returns what is published.
+    /// Publishes `value` if nothing was published before, otherwise drops it. Returns the published
+    /// value.
     pub(crate) fn publish(&self, value: Box<T>) -> &T {
         drop(self.try_publish(value));
         self.get().expect("a value was published here or before")
     }
 
-    /// Publishes `value` if nothing was published before; else gives it back.
+    /// Publishes `value` if nothing was published before, otherwise gives it back.
     pub(crate) fn try_publish(&self, value: Box<T>) -> Result<(), Box<T>> {
         let mine = Box::into_raw(value);
         // Release. Pairs with the Acquire in `get`, which sees the whole value.
         let (null, release) = (ptr::null_mut(), Ordering::Release);
-        // Relaxed on failure: `get` looks again.
+        // Relaxed on failure: `get` loads it again.
         let won = self
             .address
             .compare_exchange(null, mine, release, Ordering::Relaxed);

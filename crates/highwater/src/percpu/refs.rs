@@ -1,9 +1,10 @@
-//! References that are counted for each CPU, and in one place after the owner is gone.
+//! Per-CPU reference counts (percpu_ref): counted on each CPU, and in one place after the owner is
+//! gone.
 //!
-//! An `Arc` writes one count at each clone and drop, whichever CPU they are on. What is kept alive
-//! by handles that come and go on all CPUs, such as a tree of groups by the charges to it, is
-//! better served by a count for each CPU. Such counts cannot tell when their sum becomes zero, and
-//! need not as long as somebody, the *owner*, keeps the value anyway.
+//! An `Arc` writes one count at each clone and drop, whichever CPU they are on. A value that is
+//! kept alive by handles which come and go on all CPUs, such as a tree of groups by the charges to
+//! it, is better served by a count for each CPU. Such counts cannot detect when their sum becomes
+//! zero, and need not as long as an *owner* keeps the value alive.
 //!
 //! ```text
 //! counts[cpu] = references made here - references dropped here, and whether it is closed
@@ -12,25 +13,25 @@
 //! ```
 //!
 //! **Invariant.** While the owner lives, `sum(counts)` is the number of references, and the value
-//! stays. The owner's end closes each count, and adds their sum, less the bias, to `central`;
-//! whoever finds a count closed counts in `central`. So at each moment the counts that are not
-//! closed, and `central` less what is left of the bias and of closed counts not added yet, sum to
-//! the number of references. The bias is more than there can be references, so that `central`
-//! reaches zero once: when the owner is gone and no reference is left. Who brings it there frees
-//! the value.
+//! stays. The owner's end closes each count, and adds their sum, less the bias, to `central`; a
+//! thread that finds a count closed counts in `central`. So at each moment the counts that are not
+//! closed, and `central` less the remaining bias and closed counts not added yet, sum to the number
+//! of references. The bias exceeds the possible number of references, so that `central` reaches
+//! zero once: when the owner is gone and no reference is left. The thread that brings it there
+//! frees the value.
 //!
 //! **Orderings.** A count is stepped as any [`Gated`] word: a plain addition on its own CPU, which
-//! releases what its thread did with the value. The owner raises the gate for good, and closes the
+//! releases its thread's uses of the value. The owner raises the gate for good, and closes the
 //! count by a locked instruction after the membarrier, which acquires that. So the plain addition
-//! looks at the gate alone, and the other ways at the mark. `central` is acquired and released by
-//! each step.
+//! checks the gate alone, and the other ways check the mark. Each step of `central` acquires and
+//! releases.
 //!
-//! **Failure modes.** Where the system refuses the membarrier that it granted before, and what
-//! takes its place, the counts stay open and the value is never dropped.
+//! **Failure modes.** Where the system refuses the membarrier that it granted before, and its
+//! substitute, the counts stay open and the value is never dropped.
 //!
 //! Source: the kernel's `percpu_ref` (`lib/percpu-refcount.c`): mode switch, bias.
-//! Deviation: it switches after a grace period; here a step looks at a gate, and a membarrier is
-//! all the waiting there is.
+//! Deviation: it switches after a grace period; here a step checks a gate, and the only wait is a
+//! membarrier.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -42,15 +43,15 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 
 /// Set in a count that is closed; the count itself is above.
 const CLOSED: u64 = 1;
-/// More references than there can be: each takes at least a byte of the address space, or is
-/// leaked, of which a thousand million a second would take a century.
+/// More than the possible number of references: each takes at least a byte of the address space, or
+/// is leaked, of which a thousand million a second would take a century.
 const BIAS: i64 = 1 << 62;
 
 struct Inner<T> {
     gates: Gates,
     counts: Box<[Gated]>,
-    /// Written by: the owner's end; references made and dropped after that (all by addition).
-    /// Read by: the same. Publishes: that the value is used no more.
+    /// Written by: the owner's end; references made and dropped after that (all by addition). Read
+    /// by: the same. Publishes: that the value is no longer used.
     central: AtomicI64,
     /// Counts owner and references where the model checker does not look: for models of other
     /// things, which would have many more interleavings otherwise. Its threads are not interrupted
@@ -83,7 +84,7 @@ pub(crate) struct PercpuView<T, U> {
 }
 
 impl<T> PercpuOwner<T> {
-    /// Owns `value`; references are counted in words of `gates`.
+    /// Returns the owner of `value`; references are counted in words of `gates`.
     pub(crate) fn new(gates: Gates, value: T) -> Self {
         let counts = (0..gates.nr_words()).map(|index| gates.word(index, 0));
         let inner = Box::new(Inner {
@@ -100,7 +101,7 @@ impl<T> PercpuOwner<T> {
         }
     }
 
-    /// As [`new`](Self::new), in models of something else.
+    /// Like [`new`](Self::new), in models of something else.
     #[cfg(loom)]
     pub(crate) fn unseen(value: T) -> Self {
         let unseen = crate::sync::StatCell::new();
@@ -118,14 +119,14 @@ impl<T> PercpuOwner<T> {
         }
     }
 
-    /// Another reference.
+    /// Returns another reference.
     #[inline]
     pub(crate) fn reference(&self) -> PercpuRef<T> {
         // SAFETY: this is the owner.
         unsafe { PercpuRef::to(self.inner) }
     }
 
-    /// References that there are, if none is made or dropped meanwhile.
+    /// Returns the number of references, if none is made or dropped meanwhile.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn nr_references(&self) -> i64 {
         let counts = self.inner().counts.iter();
@@ -150,12 +151,12 @@ impl<T> Drop for PercpuOwner<T> {
     }
 }
 
-// As in `Arc`, what counts takes the pointer, not a reference: from the step on that takes the last
-// reference away, somebody else may free what it points to, and a reference would have to be good
-// until the function returns. Each says whether it took away the last of all, owner and references:
-// its caller then frees the value.
+// As in `Arc`, the counting functions take the pointer, not a reference: from the step on that
+// takes the last reference away, another thread may free the value, and a reference would have to
+// be valid until the function returns. Each returns whether it took away the last of all, owner and
+// references: its caller then frees the value.
 impl<T> Inner<T> {
-    /// Counts the owner no more, and references in one place from now on.
+    /// Removes the owner's share, and counts references in one place from now on.
     ///
     /// # Safety
     ///
@@ -169,7 +170,7 @@ impl<T> Inner<T> {
             return unsafe { Self::add(inner, -1) };
         }
         let Ok(raised) = Raised::try_new(this.counts.iter()) else {
-            // Nobody can tell any more which reference is the last: the value stays for ever.
+            // The last reference can no longer be detected: the value stays for ever.
             return false;
         };
         let mut sum = 0_i64;
@@ -182,11 +183,11 @@ impl<T> Inner<T> {
         Self::add_central(&this.central, sum - BIAS)
     }
 
-    /// Counts a reference more or less.
+    /// Adds or removes a reference.
     ///
     /// # Safety
     ///
-    /// The pointer came from a box in [`PercpuOwner::new`]; the owner lives, or a reference: when
+    /// The pointer came from a box in [`PercpuOwner::new`]; the owner or a reference lives: when
     /// one is taken away, that one.
     // Always: the call would cost more than the count.
     #[inline(always)]
@@ -204,7 +205,7 @@ impl<T> Inner<T> {
         !is_counted && unsafe { Self::add_slowly(inner, delta) }
     }
 
-    /// What follows when a plain store was not possible. A reference that is dropped must not touch
+    /// Continues when a plain store was not possible. A reference that is dropped must not touch
     /// the counts once it has been taken away; so it raises no gate, and counts in the extra word.
     ///
     /// # Safety
@@ -226,7 +227,8 @@ impl<T> Inner<T> {
     /// Counts in one place. The caller's own reference, or ownership, is among those taken away, or
     /// there are others.
     fn add_central(central: &AtomicI64, delta: i64) -> bool {
-        // AcqRel. Pairs with itself: who frees the value comes after all that others did with it.
+        // AcqRel. Pairs with itself: the thread that frees the value is ordered after all uses of
+        // it by others.
         let before = central.fetch_add(delta, Ordering::AcqRel);
         let after = before.wrapping_add(delta);
         debug_assert!(after >= 0, "more references were dropped than made");
@@ -234,7 +236,7 @@ impl<T> Inner<T> {
     }
 }
 
-/// Frees a value and its counts, through the pointer that the box was made.
+/// Frees a value and its counts, through the pointer from the box.
 ///
 /// # Safety
 ///
@@ -243,25 +245,25 @@ impl<T> Inner<T> {
 #[cold]
 #[inline(never)]
 unsafe fn free<T>(inner: NonNull<Inner<T>>) {
-    // SAFETY: the caller's promise: nobody uses it, and nobody else comes here.
+    // SAFETY: the caller's promise: no thread uses it, and no other thread comes here.
     drop(unsafe { Box::from_raw(inner.as_ptr()) });
 }
 
-/// The count after `delta`, unless it is closed.
+/// Returns the count after `delta`, unless it is closed.
 #[inline]
 fn added(count: u64, delta: i64) -> Option<u64> {
     let is_open = count & CLOSED == 0;
     is_open.then(|| count.wrapping_add(steps(delta)))
 }
 
-/// What `delta` references add to a count.
+/// Returns the change of a count for `delta` references.
 #[inline]
 fn steps(delta: i64) -> u64 {
     (delta << 1).cast_unsigned()
 }
 
 impl<T> PercpuRef<T> {
-    /// Another reference to what is at `inner`.
+    /// Returns another reference to the value at `inner`.
     ///
     /// # Safety
     ///
@@ -283,7 +285,7 @@ impl<T> PercpuRef<T> {
         unsafe { self.inner.as_ref() }
     }
 
-    /// A reference to the part of the value that `find` finds.
+    /// Returns a reference to the part of the value that `find` returns.
     #[inline]
     pub(crate) fn view<U>(self, find: impl for<'a> FnOnce(&'a T) -> &'a U) -> PercpuView<T, U> {
         let part = NonNull::from(find(&self));
@@ -312,15 +314,15 @@ impl<T> Drop for PercpuRef<T> {
 }
 
 impl<T, U> PercpuView<T, U> {
-    /// The whole value.
+    /// Returns the whole value.
     #[inline]
     pub(crate) fn whole(&self) -> &PercpuRef<T> {
         &self.whole
     }
 
-    /// A reference to a part of the part, if `find` finds one. It is given the number of the CPU
-    /// that the thread seems to run on, if threads of that CPU step its words by plain stores;
-    /// otherwise it is not called.
+    /// Returns a reference to a part of the part, if `find` returns one. `find` gets the number of
+    /// the CPU that the thread seems to run on, if threads of that CPU step its words by plain
+    /// stores; otherwise it is not called.
     // Always: it is a charge's fast path.
     #[inline(always)]
     pub(crate) fn narrow_here<V>(
@@ -333,7 +335,7 @@ impl<T, U> PercpuView<T, U> {
         Some(PercpuView { part, whole })
     }
 
-    /// A reference to a part of the part.
+    /// Returns a reference to a part of the part.
     #[inline]
     pub(crate) fn narrow<V>(&self, find: impl for<'a> FnOnce(&'a U) -> &'a V) -> PercpuView<T, V> {
         PercpuView {
@@ -342,7 +344,7 @@ impl<T, U> PercpuView<T, U> {
         }
     }
 
-    /// Refers to another part of the value from now on.
+    /// Makes this refer to another part of the value.
     #[inline]
     pub(crate) fn turn(&mut self, find: impl for<'a> FnOnce(&'a T) -> &'a U) {
         self.part = NonNull::from(find(&self.whole));
@@ -522,8 +524,8 @@ mod tests {
     }
 
     // Goal: references that are made on one CPU and dropped on another keep the value until the
-    // last one, whether that goes before the owner or after. Method: six threads that are moved
-    // around clone and drop references of a common stock, in the middle of which the owner ends.
+    // last one, whether that goes before the owner or after. Method: six threads that are migrated
+    // at random clone and drop references of a common stock, in the middle of which the owner ends.
     #[test]
     fn references_on_all_cpus_keep_the_value() {
         for regime in [Regime::Restartable, Regime::Atomic] {

@@ -1,5 +1,5 @@
-//! Which regime per-CPU words are written in, and what the system lacks where it is not the
-//! cheapest.
+//! The regime in which per-CPU words are written (rseq or atomics), and why it is not the cheapest
+//! one.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ pub enum Regime {
     Atomic,
 }
 
-/// The regime of a manager, and why it is not the cheapest one there is.
+/// The regime of a manager, and why it is not the cheapest one.
 ///
 /// # Examples
 ///
@@ -42,7 +42,7 @@ pub enum Regime {
 pub struct ChosenRegime {
     /// How counters are added to.
     pub regime: Regime,
-    /// What is in the way of restartable sequences for all words; none where nothing is.
+    /// The obstacle to restartable sequences for all words; none if there is none.
     pub reason: Option<RegimeReason>,
 }
 
@@ -58,9 +58,9 @@ pub enum RegimeReason {
     SyntheticTopology,
     /// This build has no sequences: they are written for x86-64 Linux.
     Platform,
-    /// The C library has no `__rseq_offset`: it is older than glibc 2.35, or another one. So it
-    /// seems, too, where a program that is not built with the target feature `crt-static` is linked
-    /// statically.
+    /// The C library has no `__rseq_offset`: it is older than glibc 2.35, or another one. The same
+    /// is reported for a statically linked program that is not built with the target feature
+    /// `crt-static`.
     NoArea,
     /// The C library registers its threads with rseq(2), but was told not to, by the tunable
     /// `glibc.pthread.rseq`.
@@ -70,12 +70,11 @@ pub enum RegimeReason {
         /// The kernel's error number.
         errno: i32,
     },
-    /// The thread that asks is not registered, unlike others of the process.
+    /// The calling thread is not registered, unlike others of the process.
     ThreadUnregistered,
     /// The kernel refuses membarrier(2) for restartable sequences: Linux before 5.10, or a sandbox.
-    /// Counters are added to in sequences nevertheless. Charges, statistics and lists of free
-    /// frames are atomic: now and then they change words of another CPU, whose sequences have to be
-    /// stopped.
+    /// Counters still use sequences. Charges, statistics and lists of free frames are atomic: they
+    /// occasionally change words of another CPU, whose sequences have to be stopped.
     MembarrierRefused {
         /// The kernel's error number.
         errno: i32,
@@ -83,9 +82,9 @@ pub enum RegimeReason {
 }
 
 impl Regime {
-    /// The cheapest regime that `topology` allows: restartable sequences if its CPU numbers are the
-    /// system's own and the calling thread is registered for them, else atomics.
-    /// [`ChosenRegime::preferred`] also says why.
+    /// Returns the cheapest regime that `topology` allows: restartable sequences if its CPU numbers
+    /// are the system's own and the calling thread is registered for them, otherwise atomics.
+    /// [`ChosenRegime::preferred`] also returns why.
     ///
     /// To force atomics, use [`Regime::Atomic`] itself.
     #[must_use]
@@ -95,7 +94,8 @@ impl Regime {
 }
 
 impl ChosenRegime {
-    /// The cheapest regime that `topology` allows, as [`Regime::preferred`], with the reason.
+    /// Returns the cheapest regime that `topology` allows, as [`Regime::preferred`], with the
+    /// reason.
     #[must_use]
     pub fn preferred(topology: &Topology) -> Self {
         let reason = match topology.kind() {
@@ -109,7 +109,8 @@ impl ChosenRegime {
         Self { regime, reason }
     }
 
-    /// What comes of a request, or of none, on `topology`; the reason why it cannot be had.
+    /// Returns the regime for a request, or for none, on `topology`; on failure, why it is not
+    /// available.
     pub(crate) fn choose(
         requested: Option<Regime>,
         topology: &Topology,
@@ -127,8 +128,8 @@ impl ChosenRegime {
         }
     }
 
-    /// Whether it costs more than what the program asked for, for want of something that other
-    /// systems have.
+    /// Whether it costs more than the requested regime, because the system lacks a feature that
+    /// others have.
     #[must_use]
     pub fn is_fallback(self) -> bool {
         !matches!(
@@ -138,7 +139,8 @@ impl ChosenRegime {
     }
 }
 
-/// What the system or the calling thread lacks to write every word in restartable sequences.
+/// Returns the feature that the system or the calling thread lacks to write every word in
+/// restartable sequences.
 fn shortcoming() -> Option<RegimeReason> {
     let Some(area) = area() else {
         return Some(Area::find().err().unwrap_or(RegimeReason::NoArea));

@@ -1,4 +1,4 @@
-//! Processes that lack something for restartable sequences, and what they say of it.
+//! Processes that lack a feature for restartable sequences, and the regime that they report.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::topology::Topology;
 
 const CHILD: &str = "percpu::regime_tests::child_says_its_regime";
 
-/// What a process says that is started by `command`.
+/// Returns the regime reported by a process that `command` starts.
 fn regime_of(mut command: Command) -> String {
     let child = command.args(["--exact", CHILD, "--include-ignored", "--nocapture"]);
     let output = child.output().expect("the test program starts");
@@ -24,8 +24,8 @@ fn this_program() -> Command {
     Command::new(std::env::current_exe().expect("a test has a path"))
 }
 
-/// What a process says to which the kernel refuses `call`, as sandboxes and kernels without it do.
-/// A filter of a thread is one of the processes that it starts, too.
+/// Returns the regime reported by a process to which the kernel refuses `call`, as sandboxes and
+/// kernels without it do. The filter of a thread also applies to the processes that it starts.
 fn regime_without(call: libc::c_long, errno: i32) -> Option<String> {
     let start = || refuse(&[call], errno).then(|| regime_of(this_program()));
     let said = thread::scope(|scope| scope.spawn(start).join().expect("the child says it"));
@@ -69,13 +69,13 @@ fn a_process_without_restartable_sequences_says_why() {
 fn child_says_its_regime() {
     let chosen = ChosenRegime::preferred(&Topology::detect());
     println!("regime is {chosen}");
-    // What charges use, which the kernel has a say in.
+    // The regime of charges, which depends on the kernel.
     let is_restartable = Gates::new(chosen.regime, 2).regime() == Regime::Restartable;
     assert_eq!(is_restartable, chosen.reason.is_none());
 }
 
-// Goal: a thread that is not registered in a process that is gives its own reason, and what it asks
-// for and cannot have is refused with it. Method: unregister one.
+// Goal: an unregistered thread in a registered process reports its own reason, and a request for an
+// unavailable regime is refused with it. Method: unregister one.
 #[test]
 fn an_unregistered_thread_is_told_apart() {
     let machine = Topology::detect();
@@ -91,7 +91,7 @@ fn an_unregistered_thread_is_told_apart() {
     });
 }
 
-// Goal: what was asked for is no fallback, what was not is one. Method: each reason.
+// Goal: a requested regime is no fallback, a missing feature is one. Method: each reason.
 #[test]
 fn only_what_the_system_lacks_is_a_fallback() {
     let chosen = |reason| ChosenRegime {

@@ -1,4 +1,5 @@
-//! The restartable sequence in pseudo-code, the kernel's structures, and how to find them.
+//! The restartable sequences (rseq) in pseudo-code, the kernel's structures, and how the area is
+//! found.
 //!
 //! ```text
 //! attempt_add(column, delta) -> Committed { cpu, new } | Refused | Aborted | Elsewhere
@@ -91,12 +92,12 @@
 //! `rseq_cs` is not cleared after the commit: the kernel clears it when it next looks and finds the
 //! thread outside the range.
 //!
-//! **Stopping others.** What a sequence reads of its slot can be changed from another CPU too, if
-//! the sequences that have read it already are made to restart: membarrier(2) interrupts the CPU,
-//! and whoever is inside a sequence there goes to its `abort` ([`restart_others`]). A
-//! compare-and-exchange as the commit of a sequence needs no such call: it says that the thread ran
-//! on the CPU at that moment, so that every other thread of that CPU had been preempted, and will
-//! abort. So does whoever visits a CPU because membarrier is refused.
+//! **Stopping others.** The fields of a slot that a sequence reads can be changed from another CPU
+//! too, if the sequences that have read them already are made to restart: membarrier(2) interrupts
+//! the CPU, and a thread inside a sequence there goes to its `abort` ([`restart_others`]). A
+//! compare-and-exchange as the commit of a sequence needs no such call: it proves that the thread
+//! ran on the CPU at that moment, so that every other thread of that CPU had been preempted, and
+//! will abort. So does a visit to a CPU, where membarrier is refused.
 //!
 //! The kernel jumps to `abort` only if the four bytes before it are the [`SIGNATURE`] that the C
 //! library registered with, so that a corrupted descriptor cannot be used to jump anywhere.
@@ -115,7 +116,7 @@ use super::{RegimeReason, rseq_symbols as symbols};
 use crate::memmap::{Membarrier, Unreached};
 use crate::units::CpuId;
 
-/// What precedes each abort handler; x86-64 value of the C library's `RSEQ_SIG`.
+/// The four bytes before each abort handler; x86-64 value of the C library's `RSEQ_SIG`.
 pub(super) const SIGNATURE: u32 = 0x5305_3053;
 
 /// A thread's area, shared with the kernel: `struct rseq` of `linux/rseq.h`.
@@ -156,7 +157,8 @@ const _: () = {
 /// Bytes of the area that every kernel with rseq fills: everything before `node_id`.
 const SIZE_MIN: usize = offset_of!(RseqArea, node_id);
 
-/// Offset of each thread's area from its thread pointer, if the C library registers its threads.
+/// Returns the offset of each thread's area from its thread pointer, if the C library registers its
+/// threads.
 pub(super) fn area_offset() -> Result<isize, RegimeReason> {
     let (Some(offset), Some(size)) = (symbols::offset(), symbols::size()) else {
         return Err(RegimeReason::NoArea);
@@ -171,7 +173,7 @@ pub(super) fn area_offset() -> Result<isize, RegimeReason> {
     Ok(unsafe { offset.read() })
 }
 
-/// Why the C library has areas and registered none.
+/// Returns why the C library has areas and registered none.
 fn why_unregistered() -> RegimeReason {
     let nowhere = std::ptr::null_mut::<RseqArea>();
     // SAFETY: no kernel registers an area of no bytes, so that the call has no effect. One that has
@@ -187,19 +189,19 @@ fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Why the kernel does not restart sequences of this process on other CPUs when asked, if it does
-/// not: its error number. Asked once.
+/// Returns the error number with which the kernel refuses to restart sequences of this process on
+/// other CPUs, if it does. Asked once.
 pub(super) fn membarrier_refusal() -> Option<i32> {
     Membarrier::Restart.refusal()
 }
 
 /// Returns when no thread of this process is inside a sequence on `cpu`, or on any CPU if none is
-/// named, that it entered before the call, other than to abort it; what the finished ones stored is
-/// seen.
+/// named, that it entered before the call, other than to abort it; stores of finished sequences are
+/// visible.
 ///
 /// # Errors
 ///
-/// When the kernel refuses a call that it took before, and what takes its place: nothing was
+/// When the kernel refuses a call that it accepted before, and its substitute: nothing was
 /// restarted.
 pub(super) fn restart_others(cpu: Option<CpuId>) -> Result<(), Unreached> {
     Membarrier::Restart.run(cpu)

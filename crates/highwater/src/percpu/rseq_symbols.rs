@@ -1,4 +1,5 @@
-//! The C library's variables that say where rseq areas are, or their absence.
+//! The C library's symbols that locate rseq areas (`__rseq_offset`, `__rseq_size`), or their
+//! absence.
 //!
 //! A program that is linked dynamically looks them up by name, so that one built with a library
 //! that has them starts with one that lacks them: a reference, even a weak one, would be of a

@@ -1,4 +1,4 @@
-//! How threads of a regime change words of their CPU that other CPUs must be able to stop.
+//! Restartable sequences (rseq) on words that other CPUs must be able to stop.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ use crate::units::CpuId;
 pub struct Sequences(Option<Area>);
 
 impl Sequences {
-    /// Those of the restartable regime, where the system has what it needs.
+    /// Returns the sequences of the restartable regime, where the system supports them.
     #[must_use]
     pub fn of(regime: Regime) -> Self {
         let area = Writer::new(regime).area;
         Self(area.filter(|area| area.can_restart_others()))
     }
 
-    /// Restartable if that was asked for and is possible.
+    /// Returns the regime: restartable if that was requested and is possible.
     #[must_use]
     pub fn regime(self) -> Regime {
         match self.0 {
@@ -31,7 +31,7 @@ impl Sequences {
         }
     }
 
-    /// The CPU that the thread runs on, if it can run sequences there.
+    /// Returns the CPU that the thread runs on, if it can run sequences there.
     #[inline]
     #[must_use]
     pub fn cpu(self) -> Option<CpuId> {
@@ -44,19 +44,19 @@ impl Sequences {
     }
 }
 
-/// A store that is made only if nothing has changed since the caller looked.
+/// A store that is made only if guard and word still hold the values that the caller has seen.
 #[cfg(feature = "lab")]
 #[derive(Clone, Copy, Debug)]
 pub struct GuardedStore<'a> {
     /// Must be `expected`.
     pub guard: &'a AtomicU64,
-    /// What the caller has seen in the guard.
+    /// The value that the caller has seen in the guard.
     pub expected: u64,
     /// Must be `old`, and becomes `new` with release ordering.
     pub word: &'a AtomicI64,
-    /// What the caller has seen in the word.
+    /// The value that the caller has seen in the word.
     pub old: i64,
-    /// What the word becomes.
+    /// The new value of the word.
     pub new: i64,
     /// Counts stores; one that is interrupted right before it is made is counted too.
     pub count: &'a StatCell,
@@ -66,8 +66,8 @@ pub struct GuardedStore<'a> {
 #[cfg(feature = "lab")]
 impl Sequences {
     /// Makes a store, if the calling thread runs on `cpu`, is not interrupted, and neither the word
-    /// nor its guard has changed. Whether it was made; never in the atomic regime. `DELAY` is 0
-    /// outside tests: turns of a loop at each point where being interrupted must restart the
+    /// nor its guard has changed. Returns whether it was made; never in the atomic regime. `DELAY`
+    /// is 0 outside tests: turns of a loop at each point where an interruption must restart the
     /// sequence.
     #[inline]
     #[must_use]
@@ -77,8 +77,8 @@ impl Sequences {
     }
 
     /// Exchanges `old` for `new` in `cell`, if the calling thread runs on `cpu` and is not
-    /// interrupted. What the cell held, `old` if it was exchanged; `None` where nothing happened,
-    /// as always in the atomic regime.
+    /// interrupted. Returns the value that the cell held, `old` if it was exchanged; `None` where
+    /// nothing happened, as always in the atomic regime.
     ///
     /// When it returns a value, every other thread of that CPU had been preempted at that moment,
     /// and will restart if it was in a sequence.
@@ -97,7 +97,7 @@ impl Sequences {
     ///
     /// # Panics
     ///
-    /// When the system refuses the membarrier that it granted before, and what takes its place.
+    /// When the system refuses the membarrier that it granted before, and its substitute.
     pub fn restart_others(self, cpu: CpuId) {
         if let Some(area) = self.0 {
             let restarted = area.restart_others(Some(cpu));

@@ -13,7 +13,7 @@ use crate::topology::Topology;
 
 const REGIMES: [Regime; 2] = [Regime::Restartable, Regime::Atomic];
 
-/// Seed of a test's traffic: `SEED` in the environment, or its own.
+/// Returns the seed of a test's traffic: `SEED` in the environment, or its own.
 fn seed(own: u64) -> u64 {
     std::env::var("SEED").map_or(own, |text| text.parse().expect("SEED is a number"))
 }
@@ -144,8 +144,8 @@ fn the_same_traffic_finds_unprotected_additions() {
     panic!("the traffic never interrupted an addition");
 }
 
-// Goal: an addition that is always interrupted still ends, and counts.
-// Method: two threads share a CPU, and their sequences last longer than the scheduler's patience.
+// Goal: an addition that is always interrupted still ends, and counts. Method: two threads share a
+// CPU, and their sequences last longer than a time slice.
 #[test]
 fn an_addition_that_never_gets_through_takes_the_extra_slot() {
     const DELAY: u32 = 60_000_000;
@@ -217,8 +217,8 @@ fn random_adds(cells: &Cells, mut random: fastrand::Rng, count: i64) -> i64 {
     })
 }
 
-// Goal: a CPU that was not there when the machine was looked at is harmless.
-// Method: cells for one CPU, used from every CPU.
+// Goal: a CPU that was unknown when the machine was detected is harmless. Method: cells for one
+// CPU, used from every CPU.
 #[test]
 fn cpus_beyond_the_known_ones_add_exactly() {
     const ADDS: i64 = 100_000;
@@ -351,7 +351,7 @@ fn only_touched_slots_are_visited() {
 
 // Goal: an addition is refused exactly if it would leave its band, and then changes nothing.
 // Method: every value around several multiples of the band, and every small delta, in both regimes,
-// on one CPU. An interrupted addition is refused too, so a refusal is asked for twice.
+// on one CPU. An interrupted addition is refused too, so a refusal is tried twice.
 #[test]
 fn additions_that_leave_their_band_are_refused() {
     let nearest = |value: i64| (value + 4) >> 3;
@@ -376,8 +376,9 @@ fn additions_that_leave_their_band_are_refused() {
     }
 }
 
-// Goal: the words of a home are one CPU's: every other one is refused, and nothing is lost.
-// Method: four threads on all CPUs, moved around; what was accepted is what is there.
+// Goal: the words of a home belong to one CPU: every other one is refused, and nothing is lost.
+// Method: four threads on all CPUs, migrated at random; the words hold exactly the accepted
+// additions.
 #[test]
 fn a_home_accepts_its_owner_only() {
     for regime in REGIMES {

@@ -1,6 +1,6 @@
-//! Which slots of a word hold something: a bit for each slot.
+//! Bitmap of the slots of a word that were added to.
 //!
-//! A bit is set before the slot's first addition can be seen, and never cleared: readers who visit
+//! A bit is set before the slot's first addition can be seen, and never cleared: readers that visit
 //! only marked slots miss nothing. Each CPU sets each of its bits once, so that the shared words
 //! are written as often as there are CPUs, however many additions there are.
 
@@ -10,8 +10,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A set of slots that only grows.
 ///
-/// Written by: whoever adds first in a slot (relaxed). Read by: anybody. Publishes: nothing; what
-/// orders a reader after an addition also orders it after the mark, see the module `cells`.
+/// Written by: the first addition in a slot (relaxed). Read by: any thread. Publishes: nothing; the
+/// ordering of a reader after an addition also orders it after the mark, see the module `cells`.
 pub(crate) struct Touched(Box<[AtomicU64]>);
 
 impl Touched {
@@ -29,20 +29,20 @@ impl Touched {
         self.0[slot / 64].fetch_or(1 << (slot % 64), Ordering::Relaxed);
     }
 
-    /// The marked slots, lowest first.
+    /// Returns the marked slots, lowest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
         let words = self.words().enumerate();
         words.flat_map(|(nth, bits)| slots_of(nth, bits))
     }
 
-    /// The marks of the `nth` 64 slots.
+    /// Returns the marks of the `nth` 64 slots.
     pub(super) fn bits(&self, nth: usize) -> u64 {
         // Relaxed: see the type.
         self.0[nth].load(Ordering::Relaxed)
     }
 
-    /// How many runs of `1 << span_shift` neighbours, aligned to their size, hold a marked slot
-    /// below `end`.
+    /// Returns how many runs of `1 << span_shift` neighbours, aligned to their size, hold a marked
+    /// slot below `end`.
     pub(crate) fn runs(&self, span_shift: u32, end: usize) -> usize {
         let words = self.words().enumerate();
         let mut words = words.map(|(nth, bits)| bits & bits_below(end, nth));
@@ -67,7 +67,7 @@ impl Touched {
     }
 }
 
-/// The slots that `bits` marks of the `nth` 64, lowest first.
+/// Returns the slots that `bits` marks of the `nth` 64, lowest first.
 pub(super) fn slots_of(nth: usize, bits: u64) -> impl Iterator<Item = usize> {
     iter::successors((bits != 0).then_some(bits), |bits| {
         let rest = bits & (bits - 1);
@@ -76,7 +76,7 @@ pub(super) fn slots_of(nth: usize, bits: u64) -> impl Iterator<Item = usize> {
     .map(move |bits| nth * 64 + bits.trailing_zeros() as usize)
 }
 
-/// The bits of the `nth` 64 slots that stand for slots below `end`.
+/// Returns the bits of the `nth` 64 slots that stand for slots below `end`.
 fn bits_below(end: usize, nth: usize) -> u64 {
     match end.saturating_sub(nth * 64) {
         below @ 0..64 => (1 << below) - 1,
@@ -84,7 +84,7 @@ fn bits_below(end: usize, nth: usize) -> u64 {
     }
 }
 
-/// The first bit of each aligned run of `1 << span_shift` bits in which `bits` has any.
+/// Returns the first bit of each aligned run of `1 << span_shift` bits in which `bits` has any.
 fn first_of_runs(mut bits: u64, span_shift: u32) -> u64 {
     for shift in 0..span_shift {
         bits |= bits >> (1 << shift);

@@ -1,30 +1,30 @@
-//! Words of one CPU that stay near a base, as long as nobody moves it.
+//! Per-CPU words bounded by a window: each stays near its base until the base is moved.
 //!
-//! Each *cell* only ever adds up what it is given. Beside it lies a *base*, and for all of them
-//! together there is one *window*: an addition that leaves a cell further from its base than the
-//! window is refused, or noticed. So somebody who knows the window and the bases knows how much the
-//! cells can hold beyond them, without looking at each addition.
+//! Each *cell* only accumulates additions. Beside it is a *base*, and all of them share one
+//! *window*: an addition that leaves a cell further from its base than the window is refused, or
+//! noticed. So a thread that knows the window and the bases knows how much the cells can hold
+//! beyond them, without looking at each addition.
 //!
 //! ```text
-//! window      32 bits: width, 0 to refuse everything | 32 bits for whoever sets it
+//! window      32 bits: width, 0 to refuse everything | 32 bits for the setter
 //! cell, base  of word 0
 //! cell, base  of word 1 ..
 //! ```
 //!
 //! **Invariant (single writer).** Cells are written in one of two ways, fixed by the regime:
 //!
-//! * *Restartable*: by threads that run on the CPU, in a sequence that looks at the window and the
+//! * *Restartable*: by threads that run on the CPU, in a sequence that checks the window and the
 //!   base and then stores ([`try_add`](Windowed::try_add)). A cell is within the width of its base,
-//!   the base included below and excluded above, after every addition that looked at both.
-//! * *Atomic*: by anybody, atomically. The addition comes first and the look after it
+//!   the base included below and excluded above, after every addition that checked both.
+//! * *Atomic*: by any thread, atomically. The addition comes first and the check after it
 //!   ([`add`](Windowed::add)).
 //!
-//! The window is changed by compare-and-swap only, the bases by whoever the user of this type
+//! The window is changed only by compare-and-swap, the bases by threads that the user of this type
 //! allows.
 //!
-//! **Closing a window** of width 0 refuses additions from then on, but a thread may have looked
-//! before and store after: [`stop_additions`](Windowed::stop_additions) returns when none is left
-//! that has.
+//! **Closing a window** (width 0) refuses additions from then on, but a thread may have checked
+//! before and store after: [`stop_additions`](Windowed::stop_additions) returns when no such thread
+//! is left.
 
 use std::fmt;
 #[cfg(not(loom))]
@@ -36,27 +36,28 @@ use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::units::CpuId;
 
-/// A cell and what it is compared with.
+/// A cell and the base that it is compared with.
 #[repr(C, align(16))]
 pub(super) struct Pair {
-    /// Written by: additions. Read by: anybody. Publishes: nothing but itself.
+    /// Written by: additions. Read by: any thread. Publishes: nothing but itself.
     cell: AtomicI64,
-    /// Written by: who moves it, one at a time. Read by: additions. Publishes: nothing but itself.
+    /// Written by: threads that move it, one at a time. Read by: additions. Publishes: nothing but
+    /// itself.
     base: AtomicI64,
 }
 
 /// `N` words of one CPU.
 #[repr(C)]
 pub(crate) struct Windowed<const N: usize> {
-    /// Written by: anybody (compare-and-swap). Read by: additions, and whoever moves it. Publishes:
-    /// what its user has prepared for this width.
+    /// Written by: any thread (compare-and-swap). Read by: additions, and threads that move it.
+    /// Publishes: its user's preparations for this width.
     window: AtomicU64,
-    /// Whose cells these are, or [`NOBODY`] in the atomic regime: read by the sequence.
+    /// The CPU of these cells, or a number of no CPU in the atomic regime: read by the sequence.
     cpu: CpuId,
     pairs: [Pair; N],
 }
 
-/// What an addition in a sequence works on.
+/// The operands of an addition in a sequence.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
@@ -69,8 +70,7 @@ pub(super) struct Target {
     pub(super) pair: *const Pair,
 }
 
-/// No CPU has this number, and no thread that is not registered claims it: those have negative
-/// ones.
+/// No CPU has this number, and no unregistered thread reports it: those have negative numbers.
 const NOBODY: CpuId = CpuId(i32::MAX.cast_unsigned());
 
 #[cfg(not(loom))]
@@ -80,7 +80,7 @@ const _: () = {
 };
 
 impl<const N: usize> Windowed<N> {
-    /// Zeroes of `cpu`, and a window of which every bit is 0.
+    /// Returns zeroed cells of `cpu`, and a window of which every bit is 0.
     pub(crate) fn new(sequences: Sequences, cpu: CpuId) -> Self {
         Self {
             window: AtomicU64::new(0),
@@ -93,14 +93,14 @@ impl<const N: usize> Windowed<N> {
     }
 
     /// Adds if the calling thread runs on the CPU, is not interrupted, and the cell stays within
-    /// the window; whether it was added. Never in the atomic regime.
+    /// the window; returns whether it was added. Never in the atomic regime.
     #[inline]
     pub(crate) fn try_add(&self, sequences: Sequences, word: usize, delta: i64) -> bool {
         self.try_add_delayed::<0>(sequences, word, delta)
     }
 
-    /// As [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where being
-    /// interrupted must restart the sequence.
+    /// Like [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where an
+    /// interruption must restart the sequence.
     #[inline]
     pub(super) fn try_add_delayed<const DELAY: u32>(
         &self,
@@ -121,13 +121,13 @@ impl<const N: usize> Windowed<N> {
         unsafe { area.try_add_within::<DELAY>(target, delta) }
     }
 
-    /// Returns when no thread is in an addition that has looked at the window before the call,
-    /// other than to look again. What the others have added is seen.
+    /// Returns when no thread is in an addition that has read the window before the call, other
+    /// than to read it again. Earlier additions are visible.
     ///
     /// # Errors
     ///
-    /// When the system refuses the membarrier that it granted before, and what takes its place:
-    /// additions may go on.
+    /// When the system refuses the membarrier that it granted before, and its substitute: additions
+    /// may go on.
     pub(crate) fn stop_additions(&self, sequences: Sequences) -> Result<(), Unreached> {
         match sequences.area() {
             Some(area) => area.restart_others(Some(self.cpu)),
@@ -135,12 +135,13 @@ impl<const N: usize> Windowed<N> {
         }
     }
 
-    /// Adds atomically, whatever the window is; returns the new value.
+    /// Adds atomically, regardless of the window; returns the new value.
     #[inline]
     pub(crate) fn add(&self, word: usize, delta: i64) -> i64 {
         debug_assert!(self.cpu == NOBODY, "{} adds in sequences", self.cpu);
-        // Pairs with `cell`. SeqCst: who adds looks at the window and the base afterwards, and who
-        // moves those looks at the cell afterwards; acquire and release would let both miss.
+        // Pairs with `cell`. SeqCst: an addition reads the window and the base afterwards, and a
+        // thread that moves those reads the cell afterwards; acquire and release would let both
+        // miss.
         let old = self.pairs[word].cell.fetch_add(delta, Ordering::SeqCst);
         in_one_order();
         old.wrapping_add(delta)
@@ -158,21 +159,21 @@ impl<const N: usize> Windowed<N> {
         self.pairs[word].base.load(Ordering::SeqCst)
     }
 
-    /// Moves a base. A fence between this and a look at the cell is the caller's business.
+    /// Moves a base. The caller puts a fence between this and a read of the cell.
     #[inline]
     pub(crate) fn set_base(&self, word: usize, base: i64) {
         // Release. Pairs with the load in `base`.
         self.pairs[word].base.store(base, Ordering::Release);
     }
 
-    /// The window's word: its width in the low half, in the high half what its user put there.
+    /// Returns the window's word: its width in the low half, its user's bits in the high half.
     #[inline]
     pub(crate) fn window(&self) -> u64 {
         // Pairs with `exchange_window`. SeqCst: in the order of `add`.
         self.window.load(Ordering::SeqCst)
     }
 
-    /// Sets the window's word if it still is `old`. Whether it was.
+    /// Sets the window's word if it still is `old`. Returns whether it was.
     pub(crate) fn exchange_window(&self, old: u64, new: u64) -> bool {
         // Pairs with the load in `window`, and with the compare-and-swap of another thread. SeqCst:
         // in the order of `add`.
@@ -182,12 +183,12 @@ impl<const N: usize> Windowed<N> {
     }
 }
 
-/// The model checker takes `SeqCst` accesses for acquire and release; a fence stands for what they
-/// are more.
+/// The model checker takes `SeqCst` accesses for acquire and release; a fence stands for the
+/// difference.
 #[inline]
 fn in_one_order() {
     #[cfg(loom)]
-    // Pairs with the fence of whoever moves a window or a base before looking at the cells.
+    // Pairs with the fence of the thread that moves a window or a base before it reads the cells.
     crate::sync::atomic::fence(Ordering::SeqCst);
 }
 
@@ -228,8 +229,8 @@ mod tests {
         Some(words.collect())
     }
 
-    /// Six threads add 1 to word 1 of their CPU and count those that were added, while `close`
-    /// closes each CPU's window again and again. Whether some cell changed after that.
+    /// Six threads add 1 to word 1 of their CPU and count successful additions, while `close`
+    /// closes each CPU's window repeatedly. Returns whether some cell changed after that.
     fn add_among(words: &[Windowed<2>], close: impl Fn(&Windowed<2>) + Sync) -> bool {
         let sequences = sequences();
         let (is_over, added) = (AtomicBool::new(false), AtomicI64::new(0));
@@ -281,7 +282,7 @@ mod tests {
     }
 
     // Goal: nothing is added to a closed window once additions were stopped, and none is lost.
-    // Method: additions that spend most of their time between looking at the window and storing.
+    // Method: additions that spend most of their time between checking the window and storing.
     #[test]
     fn nobody_adds_to_a_window_that_was_closed() {
         let Some(words) = this_machine() else { return };
@@ -307,7 +308,7 @@ mod tests {
         thread::scope(|scope| scope.spawn(stop).join().expect("as above"));
     }
 
-    // Goal: that traffic finds closings that stop nobody.
+    // Goal: that traffic detects closings that stop no addition.
     #[test]
     fn the_same_traffic_finds_windows_that_were_only_closed() {
         for () in attempts() {
@@ -316,7 +317,7 @@ mod tests {
                 return;
             }
         }
-        panic!("nobody was between looking and storing");
+        panic!("no thread was between checking and storing");
     }
 
     // Goal: a cell stays in the window of its base, whatever is added; nothing wraps into it;

@@ -1,4 +1,5 @@
-//! Every interleaving of steps on the own CPU and from afar, on the model checker's CPUs.
+//! Models: every interleaving of steps on the own CPU and from other CPUs, on the model checker's
+//! CPUs.
 
 use ::loom::model;
 
@@ -9,11 +10,11 @@ use crate::sync::{Arc, thread};
 const C0: CpuId = CpuId(0);
 const C1: CpuId = CpuId(1);
 
-/// What a thread of a test does, and how much it has put into the word, net.
+/// A part of a test, which returns how much it has put into the word, net.
 type Part = fn(&Gated) -> i64;
 
-/// Runs the parts at once; in the end the word holds what they put there. Each is first once: the
-/// search is the more complete.
+/// Runs the parts concurrently; in the end the word holds the sum that they put there. Each goes
+/// first once, which makes the search more complete.
 fn at_once<const N: usize>(parts: [Part; N]) {
     for first in 0..N {
         model(move || {
@@ -102,8 +103,8 @@ fn nothing_is_added_once_a_gate_is_left_up() {
     });
 }
 
-// Goal: who steps with a fence and then looks, and who stores, makes a membarrier and then looks at
-// the word, do not both miss.
+// Goal: a thread that steps with a fence and then loads, and one that stores, makes a membarrier
+// and then reads the word, do not both miss.
 #[test]
 fn a_fenced_step_is_not_missed() {
     model(|| {
@@ -114,7 +115,7 @@ fn a_fenced_step_is_not_missed() {
             run_on(C0);
             let stepped = other.0.step_fenced(|_| Some(1));
             assert_eq!(stepped, Ok(0));
-            // Pairs with the addition below; SeqCst, as it decides who misses.
+            // Pairs with the addition below; SeqCst, as it decides which of the two misses.
             other.1.load(Ordering::SeqCst)
         });
         // Pairs with the load above.

@@ -1,43 +1,44 @@
-//! Words that one CPU steps without a lock prefix, and everybody else under a gate.
+//! Gated per-CPU words: stepped by their CPU without a lock prefix (rseq), and by other CPUs under
+//! a gate (membarrier).
 //!
 //! A [`Gated`] word belongs to one CPU. Threads that run there *step* it by a restartable sequence:
 //! compare, and store. That is several times cheaper than a compare-and-exchange, and atomic
 //! against every other thread of that CPU, but not against other CPUs. So each word has a *gate*
-//! beside it, which the sequence looks at; whoever steps the word from another CPU raises the gate
-//! first, and makes the sequences that have found it down start again.
+//! beside it, which the sequence checks; a thread that steps the word from another CPU raises the
+//! gate first, and makes the sequences that have found it down restart.
 //!
-//! | who | gate | how |
+//! | by | gate | how |
 //! |---|---|---|
 //! | a thread on the word's CPU | down | compare and plain store, in a sequence |
 //! | | up | compare-and-exchange, in a sequence |
 //! | any other thread | up, raised by itself | compare-and-exchange |
-//! | anybody, if the word belongs to no CPU | | compare-and-exchange |
+//! | any thread, if the word belongs to no CPU | | compare-and-exchange |
 //!
 //! In the atomic regime all words belong to no CPU. In the restartable one the *extra* word does,
-//! for threads without rseq and for CPUs that are not known.
+//! for threads without rseq and for unknown CPUs.
 //!
-//! **Invariant (one step at a time).** Each step replaces the value that it was computed from, and
-//! nothing came between. Two compare-and-exchanges exclude each other. Two sequences of one CPU do:
-//! of two, one was preempted, and starts again. A plain store and a compare-and-exchange from
+//! **Invariant (one step at a time).** Each step replaces the value that it was computed from, with
+//! no other step in between. Two compare-and-exchanges exclude each other. Two sequences of one CPU
+//! do: one of the two was preempted, and restarts. A plain store and a compare-and-exchange from
 //! another CPU do because of the gate: a sequence that found it down has either stored before the
-//! membarrier returned, and then its value is the one compared with, or starts again and finds the
-//! gate up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
+//! membarrier returned, and then its value is the one compared with, or restarts and finds the gate
+//! up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
 //!
-//! **Protocol.** Gates count: each who raises one lowers it, and several may have it up. A batch of
-//! words is raised together, for the price of one membarrier ([`Raised`]). A gate that is left up
-//! ([`Raised::leave_up`]) ends plain steps of its word for good.
+//! **Protocol.** Gates count: each thread that raises one lowers it, and several may have it up. A
+//! batch of words is raised together, for the price of one membarrier ([`Raised`]). A gate that is
+//! left up ([`Raised::leave_up`]) ends plain steps of its word for good.
 //!
-//! **Orderings.** A step from afar, or on an extra word, is a locked instruction and a full fence.
-//! A plain step releases and acquires, and no more: on x86-64, the one system that has it, stores
-//! become visible in one order for all, that of the program for those of one thread, but a thread's
-//! later *loads* may come before its store is visible. Who must store first and then look says so
-//! by a fence ([`Gated::step_fenced`]).
+//! **Orderings.** A step from another CPU, or on an extra word, is a locked instruction and a full
+//! fence. A plain step releases and acquires, and no more: on x86-64, the one system that has it,
+//! stores become visible in one order for all, which is program order for those of one thread, but
+//! a thread's later *loads* may come before its store is visible. A thread that must store before
+//! it loads uses a fence ([`Gated::step_fenced`]).
 //!
 //! **Failure modes.** Without membarrier(2) for sequences (before Linux 5.10, sandboxes), words
-//! belong to no CPU, whatever regime was asked for. Where the system refuses it later, to words
-//! that rely on it, who steps them from afar visits their CPUs instead (module `memmap::visit`),
-//! and where that is refused too, panics with word and gate as they were. A thread that is
-//! interrupted too often goes the way of those on other CPUs, so that every step ends.
+//! belong to no CPU, whatever regime was requested. Where the system refuses it later, for words
+//! that rely on it, a step from another CPU visits the word's CPU instead (module `memmap::visit`),
+//! and where that is refused too, it panics with word and gate as they were. A thread that is
+//! interrupted too often steps as from another CPU, so that every step ends.
 //!
 //! Source: the asymmetric fences of membarrier(2), and librseq's use of them to write a CPU's data
 //! from another; accounting spec 11.10, for stealing by compare-and-exchange.
@@ -64,12 +65,12 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::units::CpuId;
 
 /// The station of a word that belongs to no CPU: no thread's CPU has this number, which is above
-/// all that there are and below those of threads that are not registered.
+/// all real ones and below those of unregistered threads.
 const NO_CPU: u32 = i32::MAX.cast_unsigned();
 /// The gate, raised once more.
 const ONE_GATE: u64 = 1 << 32;
 
-/// How the words of one object are stepped, and which word is whose.
+/// How the words of one object are stepped, and the CPU of each word.
 #[derive(Clone, Copy)]
 pub(crate) struct Gates {
     /// Some in the restartable regime.
@@ -80,18 +81,19 @@ pub(crate) struct Gates {
 /// A word of 64 bits that belongs to one CPU, or to none. On a pair of lines of its own.
 #[repr(C, align(128))]
 pub(crate) struct Gated {
-    /// Written by: threads on its CPU, by plain stores in sequences while the gate is down;
-    /// everybody, by compare-and-exchange. Read by: everybody. Publishes: what its user says.
+    /// Written by: threads on its CPU, by plain stores in sequences while the gate is down; any
+    /// thread, by compare-and-exchange. Read by: any thread. Publishes: as its user states.
     word: AtomicU64,
-    /// The CPU, and above it the number of those who have the gate up. Written by: those who raise
-    /// and lower. Read by: sequences. Publishes: the steps that were made while it was up.
+    /// The CPU, and above it the number of threads that have the gate up. Written by: threads that
+    /// raise and lower it. Read by: sequences. Publishes: the steps made while it was up.
     station: AtomicU64,
     /// Some if the word belongs to a CPU.
     machine: Option<Machine>,
 }
 
 impl Gates {
-    /// For words of `nr_cpus` CPUs; in the atomic regime if the restartable one is not possible.
+    /// Returns gates for words of `nr_cpus` CPUs; in the atomic regime if the restartable one is
+    /// not possible.
     ///
     /// # Panics
     ///
@@ -112,24 +114,26 @@ impl Gates {
         }
     }
 
-    /// Words that an object has: one for each CPU, and in the restartable regime the extra one.
+    /// Returns the number of words of an object: one for each CPU, and in the restartable regime
+    /// the extra one.
     pub(crate) fn nr_words(self) -> usize {
         self.nr_cpus as usize + usize::from(self.machine.is_some())
     }
 
-    /// Number of the extra word.
+    /// Returns the number of the extra word.
     pub(crate) fn extra(self) -> Option<usize> {
         self.machine.map(|_| self.nr_cpus as usize)
     }
 
-    /// Number of the word of the CPU that the thread seems to run on, in the restartable regime.
-    /// There may be no such word: for a thread without rseq, or a CPU that is not known.
+    /// Returns the number of the word of the CPU that the thread seems to run on, in the
+    /// restartable regime. There may be no such word: for a thread without rseq, or an unknown CPU.
     #[inline]
     pub(crate) fn own(self) -> Option<usize> {
         self.machine.map(|machine| machine.cpu() as usize)
     }
 
-    /// Number of the word to step: of the CPU that the thread seems to run on, or the extra one.
+    /// Returns the number of the word to step: of the CPU that the thread seems to run on, or the
+    /// extra one.
     #[inline]
     pub(crate) fn here(self) -> usize {
         match self.machine {
@@ -138,7 +142,7 @@ impl Gates {
         }
     }
 
-    /// Word number `index` of an object, holding `value`.
+    /// Returns word number `index` of an object, holding `value`.
     ///
     /// # Panics
     ///
@@ -156,15 +160,15 @@ impl Gates {
     }
 
     /// Adds `delta` to the word of the CPU that the thread runs on, if that is among `words`, its
-    /// gate is down and nothing interrupts: one plain instruction. Whether it was added. The words
-    /// are numbered from 0.
+    /// gate is down and nothing interrupts: one plain instruction. Returns whether it was added.
+    /// The words are numbered from 0.
     // Always: the call would cost more than the step.
     #[inline(always)]
     pub(crate) fn try_add(self, words: &[Gated], delta: u64) -> bool {
         self.try_add_delayed::<0>(words, delta)
     }
 
-    /// As [`try_add`](Self::try_add), with `DELAY` as in `Gated::step_delayed`.
+    /// Like [`try_add`](Self::try_add), with `DELAY` as in `Gated::step_delayed`.
     #[inline(always)]
     fn try_add_delayed<const DELAY: u32>(self, words: &[Gated], delta: u64) -> bool {
         self.machine
@@ -173,15 +177,16 @@ impl Gates {
 }
 
 impl Gated {
-    /// The value. Loads of several words by one thread are in the order of the program.
+    /// Returns the value. Loads of several words by one thread are in program order.
     #[inline]
     pub(crate) fn load(&self) -> u64 {
-        // Pairs with the compare-and-exchanges and the sequences. SeqCst: users look at many words
-        // and need one order of them all; on x86-64 it is a plain load.
+        // Pairs with the compare-and-exchanges and the sequences. SeqCst: users read many words and
+        // need one order of them all; on x86-64 it is a plain load.
         self.word.load(Ordering::SeqCst)
     }
 
-    /// Moves the word by `step`; `Ok` holds the value before, `Err` the value that `step` refused.
+    /// Applies `step` to the word; `Ok` holds the value before, `Err` the value that `step`
+    /// refused.
     ///
     /// # Cost
     ///
@@ -199,8 +204,8 @@ impl Gated {
         self.step_delayed::<0>(step)
     }
 
-    /// Moves the word by `step` if `step` does not refuse, the thread runs on the word's CPU, the
-    /// gate is down and nothing interrupts: the plain store alone. Whether it was moved.
+    /// Applies `step` to the word if `step` does not refuse, the thread runs on the word's CPU, the
+    /// gate is down and nothing interrupts: the plain store alone. Returns whether it was applied.
     // Always: the call would cost more than the step.
     #[inline(always)]
     pub(crate) fn try_step(&self, step: impl FnOnce(u64) -> Option<u64>) -> bool {
@@ -211,7 +216,7 @@ impl Gated {
         machine.try_store::<0>(self, old, new)
     }
 
-    /// As [`step`](Self::step), with `DELAY` turns of a loop at each point where being interrupted
+    /// Like [`step`](Self::step), with `DELAY` turns of a loop at each point where an interruption
     /// must restart the sequence.
     #[inline]
     fn step_delayed<const DELAY: u32>(
@@ -226,17 +231,17 @@ impl Gated {
         }
     }
 
-    /// As [`step`](Self::step), and whatever the thread loads afterwards is loaded after the step
-    /// is visible to all.
+    /// Like [`step`](Self::step), and the thread's later loads come after the step is visible to
+    /// all.
     pub(crate) fn step_fenced(&self, step: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let stepped = self.step(step);
-        // Pairs with the locked instruction or fence of whoever stores first and then looks at the
-        // word. SeqCst: acquire and release order no store before a load.
+        // Pairs with the locked instruction or fence of a thread that stores first and then reads
+        // the word. SeqCst: acquire and release order no store before a load.
         fence(Ordering::SeqCst);
         stepped
     }
 
-    /// As [`step`](Self::step) if that needs no membarrier, else `None`.
+    /// Like [`step`](Self::step) if that needs no membarrier, otherwise `None`.
     pub(crate) fn step_near(&self, step: &dyn Fn(u64) -> Option<u64>) -> Option<Result<u64, u64>> {
         let Some((machine, owner)) = self.owner() else {
             return Some(self.exchange(step));
@@ -257,7 +262,7 @@ impl Gated {
         None
     }
 
-    /// What follows when the plain store could not be made.
+    /// Continues when the plain store could not be made.
     #[cold]
     #[inline(never)]
     fn step_slowly(&self, step: &dyn Fn(u64) -> Option<u64>) -> Result<u64, u64> {
@@ -282,7 +287,7 @@ impl Gated {
         }
     }
 
-    /// The CPU that the word belongs to, of which machine.
+    /// Returns the CPU that the word belongs to, and its machine.
     fn owner(&self) -> Option<(Machine, CpuId)> {
         // Relaxed: this half of the station never changes.
         let station = self.station.load(Ordering::Relaxed);
@@ -291,14 +296,14 @@ impl Gated {
     }
 
     fn raise(&self) {
-        // Pairs with the sequence's look at the station. SeqCst: it is visible before the
+        // Pairs with the sequence's load of the station. SeqCst: it is visible before the
         // membarrier that follows; a release would not be ordered with it.
         self.station.fetch_add(ONE_GATE, Ordering::SeqCst);
     }
 
     fn lower(&self) {
-        // Pairs with the sequence's look at the station: who finds the gate down sees the steps
-        // that were made while it was up. SeqCst for uniformity; a release would do.
+        // Pairs with the sequence's load of the station: a thread that finds the gate down sees the
+        // steps made while it was up. SeqCst for uniformity; a release would do.
         let before = self.station.fetch_sub(ONE_GATE, Ordering::SeqCst);
         debug_assert!(before >= ONE_GATE, "a gate was lowered twice");
     }
@@ -309,7 +314,7 @@ impl Gated {
     expect(dead_code, reason = "read by the sequence, which this system lacks")
 )]
 impl Gated {
-    /// Where the sequences find the station.
+    /// Offset of the station, for the sequences.
     pub(super) const STATION_AT: usize = offset_of!(Self, station);
 }
 
@@ -320,17 +325,17 @@ pub(crate) struct Raised<'a, I: Iterator<Item = &'a Gated> + Clone> {
 }
 
 impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
-    /// Raises the gates of `words`, which must be the same each time they are gone through.
+    /// Raises the gates of `words`, which must yield the same words at each iteration.
     ///
     /// # Cost
     ///
     /// A locked instruction for each, and if any belongs to a CPU, one membarrier: it interrupts
-    /// the CPU if there is only one, else every CPU that runs a thread of this process.
+    /// the CPU if there is only one, otherwise every CPU that runs a thread of this process.
     ///
     /// # Panics
     ///
-    /// When the system refuses the membarrier that it granted when the words were made, and what
-    /// takes its place. The gates are as they were.
+    /// When the system refuses the membarrier that it granted when the words were created, and its
+    /// substitute. The gates are as they were.
     pub(crate) fn new(words: I) -> Self {
         Self::try_new(words).unwrap_or_else(|unreached| panic!("{unreached}"))
     }
@@ -339,7 +344,7 @@ impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
     ///
     /// # Errors
     ///
-    /// Where that panics.
+    /// Where `new` panics.
     pub(crate) fn try_new(words: I) -> Result<Self, Unreached> {
         words.clone().for_each(Gated::raise);
         // From here on they are lowered on any way out.
@@ -357,7 +362,7 @@ impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
         std::mem::forget(self);
     }
 
-    /// The words, in order, to be stepped.
+    /// Returns the words, in order, to be stepped.
     pub(crate) fn words<'s>(&'s self) -> impl Iterator<Item = Open<'s>> {
         // Not `'a`: open no longer than the gate is up.
         let open = |word: &'a Gated| -> Open<'s> { Open(word) };
@@ -383,7 +388,7 @@ impl Open<'_> {
     }
 }
 
-/// Where sequences run.
+/// The system's sequences.
 #[cfg(not(loom))]
 #[derive(Clone, Copy)]
 struct Machine(Area);
@@ -395,7 +400,7 @@ impl Machine {
         area.filter(|area| area.can_restart_others()).map(Self)
     }
 
-    /// The CPU that the thread seems to run on; no CPU's number if it is not registered.
+    /// Returns the CPU that the thread seems to run on; no CPU's number if it is not registered.
     #[inline(always)]
     fn cpu(self) -> u32 {
         self.0.cpu_number()

@@ -1,4 +1,4 @@
-//! Steps on the own CPU and from afar, interrupted at the worst moments.
+//! Steps on the own CPU and from other CPUs, interrupted at the worst moments.
 
 use super::*;
 use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
@@ -44,8 +44,8 @@ fn put_among(gates: Gates, words: &[Gated], take: impl Fn() -> u64 + Sync) -> (u
     put_among_by(words, take, step)
 }
 
-/// What 6 threads have put into the words of their CPUs by `put`, one at a time, while `take`
-/// emptied all words again and again; and what it took.
+/// Returns the sums that 6 threads have put into the words of their CPUs by `put`, one at a time,
+/// and that `take` took, which emptied all words repeatedly.
 fn put_among_by(
     words: &[Gated],
     take: impl Fn() -> u64 + Sync,
@@ -75,9 +75,9 @@ fn put_among_by(
     (THREADS * PUTS, taken + left)
 }
 
-// Goal: steps from afar, one by one and in batches, meet no sequence half-way.
-// Method: threads that spend most of their time between looking at gate and word and storing; what
-// was put into the words is what was taken out, none lost and none twice.
+// Goal: steps from other CPUs, one by one and in batches, meet no sequence half-way. Method:
+// threads that spend most of their time between checking gate and word and storing; the sum put
+// into the words is the sum taken out, none lost and none twice.
 #[test]
 fn steps_from_afar_meet_no_sequence_half_way() {
     let Some((gates, words)) = this_machine() else {
@@ -155,9 +155,9 @@ fn steps_from_afar_meet_no_sequence_half_way_without_membarrier() {
     assert_eq!(found, put);
 }
 
-// Goal: where CPUs cannot be visited either, a step from afar says so and leaves word and gate as
-// they were; a step at home goes on, and references that cannot be counted any more keep their
-// value.
+// Goal: where CPUs cannot be visited either, a step from another CPU fails and leaves word and gate
+// as they were; a step on the own CPU still works, and references that can no longer be counted
+// keep their value.
 #[test]
 fn a_step_that_cannot_be_made_changes_nothing() {
     let Some((gates, words)) = this_machine() else {
@@ -199,8 +199,8 @@ fn a_step_that_cannot_be_made_changes_nothing() {
     assert!(run_on(there, goes_on), "as one whose gate is down");
 }
 
-// Goal: that traffic finds a gate that stops nobody.
-// Method: the same, exchanging from wherever the thief is, without gate or membarrier.
+// Goal: that traffic detects a gate that stops no sequence. Method: the same, exchanging from any
+// CPU, without gate or membarrier.
 #[test]
 fn the_same_traffic_finds_exchanges_without_a_gate() {
     for () in attempts() {
@@ -221,8 +221,8 @@ fn the_same_traffic_finds_exchanges_without_a_gate() {
     panic!("no exchange ever met a sequence half-way");
 }
 
-// Goal: that traffic finds a gate that is raised without a membarrier.
-// Method: as above, with the gate up during the exchange.
+// Goal: that traffic detects a gate that is raised without a membarrier. Method: as above, with the
+// gate up during the exchange.
 #[test]
 fn the_same_traffic_finds_gates_without_a_membarrier() {
     for () in attempts() {
@@ -246,8 +246,8 @@ fn the_same_traffic_finds_gates_without_a_membarrier() {
     panic!("no exchange ever met a sequence half-way");
 }
 
-// Goal: while a gate is up its CPU goes on, also beside steps from afar. Method: hold it up, and
-// step from the own CPU, from others, and from a thread without rseq.
+// Goal: while a gate is up its CPU still makes steps, also beside steps from other CPUs. Method:
+// hold it up, and step from the own CPU, from others, and from a thread without rseq.
 #[test]
 fn a_raised_gate_stops_nobody() {
     let Some((gates, words)) = this_machine() else {
@@ -275,8 +275,8 @@ fn a_raised_gate_stops_nobody() {
     }
 }
 
-// Goal: a refused step changes nothing and tells what it saw; a step tells what was before. Both
-// regimes, own words and the extra one.
+// Goal: a refused step changes nothing and returns the value it saw; a step returns the value
+// before. Both regimes, own words and the extra one.
 #[test]
 fn a_step_tells_what_was_before() {
     for regime in [Regime::Restartable, Regime::Atomic] {

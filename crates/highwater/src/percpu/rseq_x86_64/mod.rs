@@ -31,11 +31,11 @@ pub(super) struct Area {
 /// for a thread that is not registered.
 const ABORTED: u32 = 1 << 31;
 
-/// CPU number that an attempt reports whose condition did not hold; as [`ABORTED`].
+/// CPU number that an attempt reports when its condition did not hold; as [`ABORTED`].
 const REFUSED: u32 = ABORTED | 1;
 
-/// `DELAY` turns of a loop, none outside tests, at the given label; in a register that has nothing
-/// to keep.
+/// `DELAY` turns of a loop, none outside tests, at the given label; in a register without a live
+/// value.
 macro_rules! delay {
     ($label:literal) => {
         delay!($label, "scratch")
@@ -109,13 +109,14 @@ macro_rules! sequence {
 mod stack;
 
 impl Area {
-    /// The area of this process's threads, if the C library registers them; else the reason.
+    /// Returns the area of this process's threads, if the C library registers them; otherwise the
+    /// reason.
     pub(super) fn find() -> Result<Self, RegimeReason> {
         let offset = NonZeroIsize::new(area_offset()?).ok_or(RegimeReason::NoArea)?;
         Ok(Self { offset })
     }
 
-    /// The CPU that the thread runs on, or `None` if the thread is not registered.
+    /// Returns the CPU that the thread runs on, or `None` if the thread is not registered.
     #[inline]
     pub(super) fn cpu(self) -> Option<CpuId> {
         // Negative numbers are the kernel's and the C library's ways to say "not registered".
@@ -123,7 +124,8 @@ impl Area {
         (cpu.cast_signed() >= 0).then_some(CpuId(cpu))
     }
 
-    /// The CPU that the thread runs on, or a number of 2^31 and more if it is not registered.
+    /// Returns the CPU that the thread runs on, or a number of 2^31 and more if it is not
+    /// registered.
     #[inline(always)]
     pub(super) fn cpu_number(self) -> u32 {
         let cpu: u32;
@@ -145,7 +147,7 @@ impl Area {
     /// nothing.
     ///
     /// `DELAY` is 0 outside tests. There it is a number of turns to spend at each of the two points
-    /// where an interruption would do harm if the sequence were not restarted: with the CPU number
+    /// where an interruption would do harm if the sequence did not restart: with the CPU number
     /// read but not used, and with the sum computed but not stored.
     ///
     /// # Safety
@@ -196,8 +198,8 @@ impl Area {
         Self::outcome(cpu, ..column.nr_cpus, new)
     }
 
-    /// As [`attempt_add`](Self::attempt_add), if moreover the bits of `mask` stay as they are.
-    /// Whether it was added: the common case is one test shorter for not saying more.
+    /// Like [`attempt_add`](Self::attempt_add), if moreover the bits of `mask` do not change.
+    /// Returns whether it was added; reporting no more makes the common case one test shorter.
     ///
     /// # Safety
     ///
@@ -244,8 +246,8 @@ impl Area {
         true
     }
 
-    /// Adds `delta` to `cell`, if the thread runs on `owner` and is not interrupted; else does
-    /// nothing. Whether it was added.
+    /// Adds `delta` to `cell`, if the thread runs on `owner` and is not interrupted; otherwise does
+    /// nothing. Returns whether it was added.
     ///
     /// # Safety
     ///
@@ -289,7 +291,7 @@ impl Area {
         self.membarrier_refusal().is_none()
     }
 
-    /// The error number by which the kernel refuses that, if it does.
+    /// Returns the error number by which the kernel refuses that, if it does.
     pub(super) fn membarrier_refusal(self) -> Option<i32> {
         rseq::membarrier_refusal()
     }
@@ -301,7 +303,7 @@ impl Area {
     }
 
     /// Replaces the value of `gated`, if it is `old`, the thread runs on the word's CPU, and the
-    /// gate is down; else does nothing. Whether it was replaced. `DELAY` is as in
+    /// gate is down; otherwise does nothing. Returns whether it was replaced. `DELAY` is as in
     /// [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
@@ -346,7 +348,7 @@ impl Area {
     }
 
     /// Adds `delta` to the gated word of the CPU that the thread runs on, if there is one and its
-    /// gate is down; else does nothing. Whether it was added. `DELAY` is as in
+    /// gate is down; otherwise does nothing. Returns whether it was added. `DELAY` is as in
     /// [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
@@ -361,8 +363,8 @@ impl Area {
         delta: u64,
     ) -> bool {
         // SAFETY: the caller vouches for the words, and the bounds check inside the sequence keeps
-        // its accesses to them. The commit is one instruction, so that nothing of this CPU comes
-        // between its load and its store. Whatever leaves the sequence early has added nothing.
+        // its accesses to them. The commit is one instruction, so no other store of this CPU comes
+        // between its load and its store. A run that leaves the sequence early has added nothing.
         unsafe {
             sequence!(
                 self,
@@ -395,8 +397,8 @@ impl Area {
     }
 
     /// Replaces the value of a word, if the thread runs on `owner`, is not interrupted, and neither
-    /// the word nor the guard has changed; else does nothing. Whether it was replaced. `DELAY` is
-    /// as in [`attempt_add`](Self::attempt_add).
+    /// the word nor the guard has changed; otherwise does nothing. Returns whether it was replaced.
+    /// `DELAY` is as in [`attempt_add`](Self::attempt_add).
     #[cfg(feature = "lab")]
     #[inline]
     pub(super) fn try_store_guarded<const DELAY: u32>(
@@ -443,13 +445,13 @@ impl Area {
     }
 
     /// Adds `delta` to the pair's cell, if the thread runs on the window's CPU, is not interrupted,
-    /// and the cell then is within the window; else does nothing. Whether it was added. `DELAY` is
-    /// as in [`attempt_add`](Self::attempt_add).
+    /// and the cell then is within the window; otherwise does nothing. Returns whether it was
+    /// added. `DELAY` is as in [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
-    /// Window, CPU and pair lie as `Target` says and live for the whole call; the CPU's number does
-    /// not change, and nothing but these sequences writes the cell.
+    /// Window, CPU and pair are laid out as in `Target` and live for the whole call; the CPU's
+    /// number does not change, and only these sequences write the cell.
     #[inline]
     pub(super) unsafe fn try_add_within<const DELAY: u32>(
         self,
@@ -491,7 +493,8 @@ impl Area {
     }
 
     /// Compares `cell` with `old` and exchanges it for `new` if they are equal, if the thread runs
-    /// on `owner`; else does nothing. Committed with what the cell held, whether exchanged or not.
+    /// on `owner`; otherwise does nothing. Committed with the former value of the cell, whether
+    /// exchanged or not.
     ///
     /// # Safety
     ///
@@ -527,7 +530,8 @@ impl Area {
         Self::outcome(cpu, owner.0..=owner.0, seen.cast_signed())
     }
 
-    /// What the number means that a sequence leaves in `cpu`, for a sequence that stores on `cpus`.
+    /// Returns the outcome for the number that a sequence leaves in `cpu`, for a sequence that
+    /// stores on `cpus`.
     #[inline]
     fn outcome(cpu: u32, cpus: impl RangeBounds<u32>, new: i64) -> Attempt {
         if cpus.contains(&cpu) {
@@ -541,7 +545,7 @@ impl Area {
         }
     }
 
-    /// Address of the calling thread's area.
+    /// Returns the address of the calling thread's area.
     #[cfg(any(test, feature = "lab"))]
     pub(super) fn address(self) -> *mut libc::c_void {
         let thread_pointer: usize;

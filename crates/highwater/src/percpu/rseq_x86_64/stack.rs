@@ -1,5 +1,5 @@
-//! The sequences of stacks: see `rseq.rs` for the pseudo-code, and the module `stacks` for what
-//! they are part of.
+//! The push and pop sequences of stacks in x86-64 instructions: pseudo-code in `rseq.rs`, use in
+//! the module `stacks`.
 
 use std::arch::asm;
 use std::mem::offset_of;
@@ -8,13 +8,13 @@ use super::super::rseq::{RseqArea, SIGNATURE};
 use super::super::stacks::Stack;
 use super::Area;
 
-/// Stands for no number: no token has it.
+/// No number: no token has it.
 const NOTHING: u32 = u32::MAX;
 
 impl Area {
     /// Pops the number at the hot end of the stack of the CPU that the thread runs on, if there is
-    /// one, the stack is not locked and nothing interrupts; else does nothing. `DELAY` is as in
-    /// [`attempt_add`](Self::attempt_add).
+    /// one, the stack is not locked and nothing interrupts; otherwise does nothing. `DELAY` is as
+    /// in [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
@@ -82,8 +82,8 @@ impl Area {
     }
 
     /// Pushes `raw` on the stack of the CPU that the thread runs on, if that has not reached its
-    /// limit, is not locked, and nothing interrupts; else does nothing. Whether it was pushed.
-    /// `DELAY` is as in [`attempt_add`](Self::attempt_add).
+    /// limit, is not locked, and nothing interrupts; otherwise does nothing. Returns whether it was
+    /// pushed. `DELAY` is as in [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
@@ -95,8 +95,8 @@ impl Area {
         nr_cpus: u32,
         raw: u32,
     ) -> bool {
-        // SAFETY: as in `try_pop`. The place that is written is above the hot end: nobody reads it
-        // before the commit, nor after an abort before it is written again.
+        // SAFETY: as in `try_pop`. The place that is written is above the hot end: no thread reads
+        // it before the commit, nor after an abort before it is written again.
         unsafe {
             sequence!(
                 self,
@@ -118,8 +118,8 @@ impl Area {
                     "and {place:e}, dword ptr [{stack} + {mask_at}]",
                     "mov {cpu:r}, qword ptr [{stack} + {ring_at}]",
                     "mov dword ptr [{cpu:r} + {place} * {place_size}], {raw:e}",
-                    // Above the length, halve the lowest byte and take the mark away; mostly it is
-                    // all zero.
+                    // Above the length, halve the lowest byte and clear the mark; mostly it is all
+                    // zero.
                     "mov {place}, {header}",
                     "shr {place}, 48",
                     "jz 4f",

@@ -1,15 +1,15 @@
-//! What a stack is, in one word.
+//! The header of a per-CPU stack: length, run, grow and mark in one word.
 //!
 //! ```text
 //! bits  0..16  run    pushes in a row lately: one more by each push up to a bound, halved by each pop
 //! bits 16..48  len    tokens in the stack
-//! bits 48..56  grow   set by whoever holds the lock, halved by each push
-//! bit  56      mark   set by whoever holds the lock, taken away by the next push
+//! bits 48..56  grow   set by the holder of the lock, halved by each push
+//! bit  56      mark   set by the holder of the lock, cleared by the next push
 //! ```
 //!
-//! The fields change together, by one store: that is what makes a push or a pop a restartable
-//! sequence with one commit. The order of the fields makes the steps short: one addition with carry
-//! counts the token and the run, and a shift of the lowest 16 bits halves the run.
+//! The fields change together, by one store, so that a push or a pop is a restartable sequence with
+//! one commit. The order of the fields makes the steps short: one addition with carry counts the
+//! token and the run, and a shift of the lowest 16 bits halves the run.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ const GROW_SHIFT: u32 = 48;
 const ONE_TOKEN: u64 = 1 << LEN_SHIFT;
 const MARK: u64 = 1 << 56;
 
-/// How many tokens a stack has, and how it has been used lately.
+/// The number of tokens in a stack, and its recent use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(pub(super) u64);
 
@@ -26,21 +26,22 @@ impl Header {
     /// An empty stack.
     pub(super) const EMPTY: Self = Self(0);
 
-    /// Tokens in the stack.
+    /// Returns the number of tokens in the stack.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the field's 32 bits")]
     pub(crate) const fn len(self) -> u32 {
         (self.0 >> LEN_SHIFT) as u32
     }
 
-    /// Pushes in a row lately, each pop halving it (`free_run` of a list of frames).
+    /// Returns the pushes in a row lately, halved by each pop (`free_run` of a list of frames).
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the field's 16 bits")]
     pub(crate) const fn run(self) -> u16 {
         self.0 as u16
     }
 
-    /// What was set last, halved by each push since (the refill shift of a list of frames).
+    /// Returns the value set last, halved by each push since (the refill shift of a list of
+    /// frames).
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the field's 8 bits")]
     pub(crate) const fn grow(self) -> u8 {
@@ -54,8 +55,8 @@ impl Header {
         self.0 & MARK != 0
     }
 
-    /// After a push: one token more, the run one longer if it is below `run_max`, grow halved, no
-    /// mark.
+    /// Returns the header after a push: one token more, the run one longer if it is below
+    /// `run_max`, grow halved, no mark.
     #[inline]
     pub(super) const fn pushed(self, run_max: u16) -> Self {
         let longer = (self.run() < run_max) as u64;
@@ -63,7 +64,7 @@ impl Header {
         counted.with_grow(self.grow() / 2)
     }
 
-    /// After a pop: one token less, the run halved.
+    /// Returns the header after a pop: one token less, the run halved.
     #[inline]
     pub(super) const fn popped(self) -> Self {
         Self(self.0 - ONE_TOKEN).with_run(self.run() / 2)
@@ -105,7 +106,7 @@ impl fmt::Debug for Header {
 mod tests {
     use super::*;
 
-    // Goal: a step changes its fields as it says, and no other. Method: random headers, each step
+    // Goal: a step changes only its own fields, as documented. Method: random headers, each step
     // against the same on three numbers.
     #[test]
     fn steps_change_their_fields_only() {

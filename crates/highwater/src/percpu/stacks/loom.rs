@@ -1,5 +1,5 @@
-//! Every interleaving of pushes, pops and locks on one CPU and from another, on the model checker's
-//! CPUs.
+//! Models: every interleaving of pushes, pops and locks on one CPU and from another, on the model
+//! checker's CPUs.
 
 use ::loom::model;
 
@@ -33,11 +33,11 @@ impl Token for Coin {
 
 type Shared = Stacks<Coin, u32>;
 
-/// What a thread of a test does: it is given a coin, and returns those that it has in the end.
+/// A part of a test: a thread is given a coin, and returns the coins that it has in the end.
 type Part = fn(&Shared, Coin) -> Vec<Coin>;
 
-/// Runs the parts at once, with two coins on the stack of C0 that nobody was given; in the end each
-/// coin is in one place. Each part is first once: the search is the more complete.
+/// Runs the parts concurrently, with two coins on the stack of C0 that no part was given; in the
+/// end each coin is in one place. Each part goes first once, which makes the search more complete.
 fn at_once<const N: usize>(regime: Regime, parts: [Part; N]) {
     for first in 0..N {
         model(move || {
@@ -76,14 +76,14 @@ fn pop(stacks: &Shared, coin: Coin) -> Vec<Coin> {
     stacks.pop().into_iter().chain([coin]).collect()
 }
 
-/// As a thread that goes on elsewhere with the lock, and then drains and fills.
+/// Like a thread that continues on another CPU with the lock, and then drains and fills.
 fn lock_near(stacks: &Shared, coin: Coin) -> Vec<Coin> {
     run_on(C0);
     let Some(mut locked) = stacks.try_lock() else {
         return vec![coin];
     };
     run_on(C1);
-    // What is in the lock is the holder's alone.
+    // The state in the lock is the holder's alone.
     *locked += 1;
     let mut coins = vec![coin];
     let header = locked.header();
@@ -142,7 +142,7 @@ fn near_and_far_locks_take_turns() {
     at_once(Regime::Restartable, [lock_near, try_lock_from_afar]);
 }
 
-// Goal: the same in the atomic regime, and for threads that run on no CPU that is known.
+// Goal: the same in the atomic regime, and for threads that run on no known CPU.
 #[test]
 fn without_sequences_they_take_turns() {
     fn push_on(stacks: &Shared, coin: Coin) -> Vec<Coin> {

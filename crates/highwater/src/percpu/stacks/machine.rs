@@ -1,22 +1,23 @@
-//! The sequences of stacks, where the system has them.
+//! The restartable sequences of stacks, where the system has them.
 
 use super::stack::Stack;
 use crate::memmap::Unreached;
 use crate::percpu::{Area, Regime, Writer};
 use crate::units::CpuId;
 
-/// Where sequences run.
+/// The system's sequences.
 #[derive(Clone, Copy)]
 pub(super) struct Machine(Area);
 
 impl Machine {
-    /// Where sequences run, if `regime` wants them and other CPUs' can be made to restart.
+    /// Returns the system's sequences, if `regime` wants them and those of other CPUs can be made
+    /// to restart.
     pub(super) fn find(regime: Regime) -> Option<Self> {
         let area = Writer::new(regime).area;
         area.filter(|area| area.can_restart_others()).map(Self)
     }
 
-    /// The CPU that the thread seems to run on, if it is registered.
+    /// Returns the CPU that the thread seems to run on, if it is registered.
     #[inline]
     pub(super) fn cpu(self) -> Option<CpuId> {
         self.0.cpu()
@@ -49,8 +50,8 @@ impl Machine {
     /// there.
     pub(super) fn try_raise(self, stack: &Stack, cpu: CpuId) -> bool {
         let station = stack.station();
-        // SAFETY: the station is an atomic that lives as long as the reference. Nobody else writes
-        // it now: who does holds the lock.
+        // SAFETY: the station is an atomic that lives as long as the reference. No other thread
+        // writes it now: its writers hold the lock.
         unsafe {
             self.0
                 .try_add_owned::<0>(station.as_ptr().cast(), cpu, Stack::GATE)

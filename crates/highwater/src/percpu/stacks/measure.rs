@@ -1,4 +1,4 @@
-//! Nanoseconds of what is done with stacks.
+//! Nanoseconds of the operations on stacks.
 //!
 //! Question: what does a token cost, in and out, one at a time and many in a row, with one thread
 //! and with two; and what does the lock cost, near and from afar? Command:

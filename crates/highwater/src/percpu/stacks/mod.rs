@@ -1,9 +1,9 @@
-//! Stacks of rights, one for each CPU, with a lock for what is not a push or a pop.
+//! Per-CPU stacks of tokens (rseq push and pop), with a lock for all other operations.
 //!
 //! A push or a pop on the stack of the CPU that the thread runs on takes no lock and no atomic
-//! instruction: it is a restartable sequence. Everything else, such as moving many at once, or
-//! acting from another CPU, is done under the stack's lock; while somebody holds it, pushes and
-//! pops are refused, and nobody waits.
+//! instruction: it is a restartable sequence. All other operations, such as moving many at once, or
+//! acting from another CPU, take the stack's lock; while it is held, pushes and pops are refused,
+//! and no thread waits.
 //!
 //! ```text
 //! one CPU
@@ -12,35 +12,34 @@
 //! ```
 //!
 //! **How to use it.** The fast path is [`pop`](Stacks::pop) or [`push`](Stacks::push) alone. When
-//! it refuses, take [`try_lock`](Stacks::try_lock): `Some` says why, by the header and the limit,
-//! and lets one do something about it (an interrupted sequence has no reason: pop or push under the
-//! lock); `None` means that somebody else holds the lock, and the caller goes another way. A stack
-//! that should be looked at by the next push has its limit set to 0, by anybody
+//! it refuses, take [`try_lock`](Stacks::try_lock): `Some` shows the reason, by the header and the
+//! limit, and lets the caller act on it (an interrupted sequence has no reason: pop or push under
+//! the lock); `None` means that another thread holds the lock, and the caller uses another path.
+//! Any thread may set the limit of a stack to 0, so that the next push takes the slow path
 //! ([`refuse_pushes`](Stacks::refuse_pushes)). Drains that must not miss a stack wait for its lock
-//! ([`lock_on`](Stacks::lock_on)). Tokens that are in stacks when those are dropped are forgotten.
+//! ([`lock_on`](Stacks::lock_on)). Tokens in stacks that are dropped are forgotten.
 //!
 //! **Invariant.** A right is in one place: in a token, or as a number in one ring, between bottom
 //! and hot end. A stack has at most as many as its ring has places. Header and ring change in one
 //! of two ways, never both at once:
 //!
-//! * *Gate down*: in sequences on the stack's CPU, of which each looks at the gate and ends with
-//!   the one store of the header. There are none on the extra stack, for threads without rseq and
-//!   CPUs that are not known, and on all in the atomic regime: there, pushes and pops raise the
-//!   gate for themselves.
+//! * *Gate down*: in sequences on the stack's CPU, each of which checks the gate and ends with the
+//!   one store of the header. There are none on the extra stack, for threads without rseq and
+//!   unknown CPUs, and on all in the atomic regime: there, pushes and pops raise the gate for
+//!   themselves.
 //! * *Gate up*: by the thread that has raised it. Where there are no sequences, that is a
-//!   compare-and-exchange. Where there are, only who holds the lock raises it, and stops the
+//!   compare-and-exchange. Where there are, only the holder of the lock raises it, and stops the
 //!   sequences that had found it down. On the stack's own CPU, it raises the gate in a sequence: at
-//!   that moment every other thread of the CPU is preempted, and if it was in a sequence starts
-//!   again. From another CPU, a membarrier(2) does that.
+//!   that moment every other thread of the CPU is preempted, and restarts if it was in a sequence.
+//!   From another CPU, a membarrier(2) does that.
 //!
-//! **Orderings.** Holders of the lock follow each other by the lock. A holder sees what the
-//! sequences did because it ran on their CPU, or by the membarrier. A sequence that finds the gate
-//! down acquires what the holder did before it lowered the gate (Release).
+//! **Orderings.** The lock orders its holders. A holder sees the stores of the sequences because it
+//! ran on their CPU, or by the membarrier. A sequence that finds the gate down acquires the
+//! holder's stores before it lowered the gate (Release).
 //!
 //! **Failure modes.** Without membarrier(2) for sequences (before Linux 5.10, sandboxes), every
-//! stack is in the atomic regime, whatever was asked for; where it is refused later, as the module
-//! `gated`. A
-//! sequence that is interrupted refuses, and its caller's slow path takes over;
+//! stack is in the atomic regime, whatever was requested; where it is refused later, as the module
+//! `gated`. A sequence that is interrupted refuses, and its caller's slow path takes over;
 //! [`try_lock`](Stacks::try_lock) gives up after a fixed number of interruptions.
 //!
 //! Source: the per-CPU caches of tcmalloc (push and pop as restartable sequences), and the drain of
@@ -90,7 +89,7 @@ pub(crate) struct Stacks<T: Token, S> {
     nr_cpus: u32,
     /// Of each CPU, and in the restartable regime the extra one.
     stacks: Box<[Stack]>,
-    /// What the user keeps for each stack, in the stack's lock.
+    /// State that the user keeps for each stack, in the stack's lock.
     states: Box<[Mutex<S>]>,
 }
 
@@ -104,9 +103,9 @@ pub(crate) struct Locked<'a, T: Token, S> {
 }
 
 impl<T: Token, S> Stacks<T, S> {
-    /// Empty stacks for `nr_cpus` CPUs, of `capacity` tokens each, with locks of `class`. Pushes
-    /// are limited by the capacity, and runs are not counted, until [`Locked::set_limits`] says
-    /// more. Memory is committed as stacks fill.
+    /// Returns empty stacks for `nr_cpus` CPUs, of `capacity` tokens each, with locks of `class`.
+    /// Pushes are limited by the capacity, and runs are not counted, until [`Locked::set_limits`]
+    /// is called. Memory is committed as stacks fill.
     ///
     /// # Panics
     ///
@@ -134,14 +133,14 @@ impl<T: Token, S> Stacks<T, S> {
     }
 
     /// Pops the token that was pushed last on the CPU that the thread runs on; `None` if there is
-    /// none, somebody holds the lock, or the thread was interrupted.
+    /// none, the lock is held, or the thread was interrupted.
     #[inline]
     pub(crate) fn pop(&self) -> Option<T> {
         self.try_pop().or_else(|| self.pop_without())
     }
 
-    /// As [`pop`](Self::pop), by a sequence or not at all: the caller's fast path. When it refuses,
-    /// `pop` may still succeed.
+    /// Like [`pop`](Self::pop), by a sequence or not at all: the caller's fast path. When it
+    /// refuses, `pop` may still succeed.
     #[inline]
     pub(crate) fn try_pop(&self) -> Option<T> {
         self.pop_delayed::<0>()
@@ -151,8 +150,8 @@ impl<T: Token, S> Stacks<T, S> {
     ///
     /// # Errors
     ///
-    /// Gives the token back if the stack has reached its limit, somebody holds the lock, or the
-    /// thread was interrupted.
+    /// Gives the token back if the stack has reached its limit, the lock is held, or the thread was
+    /// interrupted.
     ///
     /// # Panics
     ///
@@ -163,7 +162,7 @@ impl<T: Token, S> Stacks<T, S> {
             .or_else(|token| self.push_without(token))
     }
 
-    /// As [`push`](Self::push), by a sequence or not at all, as [`try_pop`](Self::try_pop).
+    /// Like [`push`](Self::push), by a sequence or not at all, as [`try_pop`](Self::try_pop).
     ///
     /// # Errors
     ///
@@ -177,7 +176,7 @@ impl<T: Token, S> Stacks<T, S> {
         self.push_delayed::<0>(token)
     }
 
-    /// As [`pop`](Self::pop), as if running on `cpu`.
+    /// Like [`pop`](Self::pop), as if running on `cpu`.
     ///
     /// # Panics
     ///
@@ -189,7 +188,7 @@ impl<T: Token, S> Stacks<T, S> {
         Some(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// As [`push`](Self::push), as if running on `cpu`.
+    /// Like [`push`](Self::push), as if running on `cpu`.
     ///
     /// # Errors
     ///
@@ -208,9 +207,9 @@ impl<T: Token, S> Stacks<T, S> {
         Err(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// Locks the stack of the CPU that the thread runs on; `None` if somebody holds the lock (or
-    /// pushes or pops, where there are no sequences), or the thread was interrupted too often. The
-    /// lock stays that of the stack, wherever the thread runs later.
+    /// Locks the stack of the CPU that the thread runs on; `None` if another thread holds the lock
+    /// (or pushes or pops, where there are no sequences), or the thread was interrupted too often.
+    /// The lock stays that of the stack, wherever the thread runs later.
     ///
     /// # Cost
     ///
@@ -227,9 +226,9 @@ impl<T: Token, S> Stacks<T, S> {
         None
     }
 
-    /// Locks the stack of `cpu` from whichever CPU; `None` if somebody holds the lock (or pushes or
+    /// Locks the stack of `cpu` from any CPU; `None` if another thread holds the lock (or pushes or
     /// pops, where there are no sequences), or the system refuses the membarrier that it granted
-    /// before, and what takes its place.
+    /// before, and its substitute.
     ///
     /// # Cost
     ///
@@ -245,16 +244,16 @@ impl<T: Token, S> Stacks<T, S> {
         is_raised.then(|| self.locked(cpu, state))
     }
 
-    /// As [`try_lock_on`](Self::try_lock_on), once nobody else holds the lock.
+    /// Like [`try_lock_on`](Self::try_lock_on), but waits for the lock.
     ///
     /// # Panics
     ///
     /// When there is no such stack, and when the system refuses the membarrier that it granted when
-    /// the stacks were made, and what takes its place. The stack is as it was then.
+    /// the stacks were created, and its substitute. The stack is then as it was.
     pub(crate) fn lock_on(&self, cpu: CpuId) -> Locked<'_, T, S> {
         let state = self.states[cpu.index()].lock();
         let mut turns = 0;
-        // Ends: without sequences, who has the gate up pushes or pops, and does not wait.
+        // Ends: without sequences, a thread that has the gate up pushes or pops, and does not wait.
         let raise_from_afar = || {
             let raised = self.raise_from_afar(cpu);
             raised.unwrap_or_else(|unreached| panic!("{unreached}"))
@@ -266,7 +265,7 @@ impl<T: Token, S> Stacks<T, S> {
         self.locked(cpu, state)
     }
 
-    /// What the stack of `cpu` seems to have, without its lock.
+    /// Returns a snapshot of the header of the stack of `cpu`, without its lock.
     ///
     /// # Panics
     ///
@@ -275,19 +274,19 @@ impl<T: Token, S> Stacks<T, S> {
         self.stacks[cpu.index()].header()
     }
 
-    /// Has the next push on each stack refused, so that its caller looks at what has changed.
-    /// Limits that are set later stand: who sets one, and then looks (after a sequentially
-    /// consistent fence) at what the caller has changed before this, misses nothing.
+    /// Makes the next push on each stack refused, so that its caller checks for changes. Limits set
+    /// later stand: a thread that sets one, and then (after a sequentially consistent fence) reads
+    /// the state that the caller has changed before this call, misses nothing.
     pub(crate) fn refuse_pushes(&self) {
         self.stacks.iter().for_each(|stack| stack.set_limit(0));
     }
 
-    /// Numbers of all stacks. In the restartable regime the last is the extra one's.
+    /// Returns the numbers of all stacks. In the restartable regime the last is the extra one's.
     pub(crate) fn cpus(&self) -> impl ExactSizeIterator<Item = CpuId> + use<T, S> {
         (0..self.stacks.len()).map(CpuId::from_index)
     }
 
-    /// The stack that a push or pop of this thread would use now: a hint.
+    /// Returns the stack that a push or pop of this thread would use now: a hint.
     #[inline]
     pub(crate) fn here(&self) -> CpuId {
         match self.machine {
@@ -298,7 +297,7 @@ impl<T: Token, S> Stacks<T, S> {
         }
     }
 
-    /// How pushes and pops are made: restartable if that was asked for and is possible.
+    /// Returns how pushes and pops are made: restartable if that was requested and is possible.
     pub(crate) fn regime(&self) -> Regime {
         match self.machine {
             Some(_) => Regime::Restartable,
@@ -306,8 +305,8 @@ impl<T: Token, S> Stacks<T, S> {
         }
     }
 
-    /// As [`pop`](Self::pop), by a sequence or not at all: with `DELAY` turns of a loop at each
-    /// point where being interrupted must restart it.
+    /// Like [`pop`](Self::pop), by a sequence or not at all: with `DELAY` turns of a loop at each
+    /// point where an interruption must restart it.
     #[inline]
     fn pop_delayed<const DELAY: u32>(&self) -> Option<T> {
         let machine = self.machine?;
@@ -316,7 +315,7 @@ impl<T: Token, S> Stacks<T, S> {
         Some(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// As [`push`](Self::push), with `DELAY` as in [`pop_delayed`](Self::pop_delayed).
+    /// Like [`push`](Self::push), with `DELAY` as in [`pop_delayed`](Self::pop_delayed).
     #[inline]
     fn push_delayed<const DELAY: u32>(&self, token: T) -> Result<(), T> {
         let raw = token.into_raw(self.home);
@@ -372,15 +371,16 @@ impl<T: Token, S> Stacks<T, S> {
         alone.is_some_and(|stack| stack.push(raw, stack.limit()))
     }
 
-    /// A stack that has no sequences, with its gate up; `None` if somebody else has raised it.
+    /// Returns a stack that has no sequences, with its gate up; `None` if another thread has raised
+    /// it.
     fn alone(&self, cpu: CpuId) -> Option<Alone<'_>> {
         debug_assert!(self.machine_of(cpu).is_none());
         let stack = &self.stacks[cpu.index()];
         stack.try_raise().then(|| Alone(stack))
     }
 
-    /// Raises the gate of a stack whose lock the thread holds, if that needs no membarrier, and
-    /// nobody is pushing or popping where there are no sequences.
+    /// Raises the gate of a stack whose lock the thread holds, if that needs no membarrier, and no
+    /// push or pop is in progress where there are no sequences.
     fn try_raise(&self, cpu: CpuId) -> bool {
         let stack = &self.stacks[cpu.index()];
         match self.machine_of(cpu) {
@@ -403,12 +403,12 @@ impl<T: Token, S> Stacks<T, S> {
         Ok(true)
     }
 
-    /// Where the sequences of this stack run, if it has any.
+    /// Returns the sequences of this stack, if it has any.
     fn machine_of(&self, cpu: CpuId) -> Option<Machine> {
         self.machine.filter(|_| cpu != self.extra())
     }
 
-    /// The stack of threads without rseq, in the restartable regime.
+    /// Returns the stack of threads without rseq, in the restartable regime.
     fn extra(&self) -> CpuId {
         CpuId(self.nr_cpus)
     }
@@ -432,38 +432,38 @@ impl<T: Token, S> Stacks<T, S> {
 }
 
 impl<T: Token, S> Locked<'_, T, S> {
-    /// Which stack this is.
+    /// Returns which stack this is.
     pub(crate) fn cpu(&self) -> CpuId {
         self.cpu
     }
 
-    /// How many tokens the stack has, and how it was used: exact while it is locked.
+    /// Returns the number of tokens and the recent use: exact while it is locked.
     pub(crate) fn header(&self) -> Header {
         self.stack.header()
     }
 
-    /// Says how long the run of pushes is.
+    /// Sets the run of pushes.
     pub(crate) fn set_run(&mut self, run: u16) {
         self.stack.set_header(self.header().with_run(run));
     }
 
-    /// Says what the pushes to come halve.
+    /// Sets the value that each later push halves.
     pub(crate) fn set_grow(&mut self, grow: u8) {
         self.stack.set_header(self.header().with_grow(grow));
     }
 
-    /// Sets the mark, which the next push takes away.
+    /// Sets the mark, which the next push clears.
     pub(crate) fn mark(&mut self) {
         self.stack.set_header(self.header().marked());
     }
 
-    /// Takes the mark away.
+    /// Clears the mark.
     pub(crate) fn unmark(&mut self) {
         self.stack.set_header(self.header().unmarked());
     }
 
-    /// Has pushes refused that find `limit` tokens or more, and counts no run as longer than
-    /// `run_max`. A run that is longer already stays so until pops have halved it.
+    /// Makes pushes refused that find `limit` tokens or more, and bounds the counted run by
+    /// `run_max`. A run that is already longer stays so until pops have halved it.
     pub(crate) fn set_limits(&mut self, limit: u32, run_max: u16) {
         self.stack.set_run_max(run_max);
         self.stack.set_limit(limit);
@@ -522,7 +522,7 @@ impl<T: Token, S> Locked<'_, T, S> {
     }
 }
 
-/// Waits a little for who pushes or pops to end.
+/// Waits a little for a push or pop to end.
 fn wait(turns: u32) {
     const YIELDS_MAX: u32 = 100;
     if turns < YIELDS_MAX {
@@ -533,7 +533,7 @@ fn wait(turns: u32) {
     }
 }
 
-/// A stack without sequences, whose gate this has up.
+/// A stack without sequences, whose gate is up while this lives.
 struct Alone<'a>(&'a Stack);
 
 impl Deref for Alone<'_> {

@@ -72,7 +72,7 @@ impl Machine {
     }
 }
 
-/// The stack of this CPU and its header, if its gate is down.
+/// Returns the stack of this CPU and its header, if its gate is down.
 fn open(stacks: &[Stack]) -> Option<(&Stack, Header)> {
     let stack = &stacks[here() as usize];
     // Acquire. Pairs with `Stack::lower`.
@@ -81,7 +81,7 @@ fn open(stacks: &[Stack]) -> Option<(&Stack, Header)> {
 }
 
 fn commit(stack: &Stack, header: Header) {
-    // Not a release, which the machine's store is: who looks at the ring has the lock, and the
-    // sequence has ended before.
+    // Not a release, which the machine's store is: a thread that reads the ring has the lock, and
+    // the sequence has ended before.
     stack.set_header(header);
 }

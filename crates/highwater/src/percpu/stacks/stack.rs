@@ -1,4 +1,4 @@
-//! One CPU's stack: a ring of numbers, and one line that says what is in it.
+//! One CPU's stack: a ring of numbers, and one line that describes it.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -20,18 +20,18 @@ type Place = AtomicU32;
 #[repr(C, align(128))]
 pub(in crate::percpu) struct Stack {
     /// Written by: pushes and pops (Release), the holder of the lock. Read by: the same, and
-    /// whoever asks how many there are. Publishes: the numbers in the ring.
+    /// probes. Publishes: the numbers in the ring.
     header: AtomicU64,
     /// The CPU that pushes and pops by sequences; above it the gate, up while the lock is held.
     /// Written by: the holder of the lock; where there are no sequences, pushes and pops. Read by:
-    /// sequences, the writers. Publishes: what was done while it was up.
+    /// sequences, the writers. Publishes: the stores made while it was up.
     station: AtomicU64,
     ring: Ring,
     /// Place of the oldest number. Written by: the holder of the lock. Read by: the same,
     /// sequences. Publishes: nothing, as it changes under the lock only.
     bottom: AtomicU32,
-    /// A push that finds this many does not happen; at most what the ring holds. Written by:
-    /// anybody, at any time (relaxed). Read by: pushes. Publishes: nothing.
+    /// A push that finds this many is refused; at most the ring's capacity. Written by: any thread,
+    /// at any time (relaxed). Read by: pushes. Publishes: nothing.
     limit: AtomicU32,
     /// The longest run that pushes make. As `limit`; 16 bits.
     run_max: AtomicU32,
@@ -65,10 +65,11 @@ impl Stack {
         }
     }
 
-    /// As seen at this moment.
+    /// Returns the header as seen at this moment.
     #[inline]
     pub(super) fn header(&self) -> Header {
-        // Relaxed: who holds the lock has what others did by the lock; others ask for a number.
+        // Relaxed: the lock orders the holder after others' stores; other readers want only a
+        // snapshot.
         Header(self.header.load(Ordering::Relaxed))
     }
 
@@ -77,7 +78,7 @@ impl Stack {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Has pushes refused from `limit` numbers on, or when the ring is full.
+    /// Makes pushes refused from `limit` numbers on, or when the ring is full.
     pub(super) fn set_limit(&self, limit: u32) {
         // Relaxed: see the field.
         self.limit
@@ -94,30 +95,30 @@ impl Stack {
         self.run_max.store(u32::from(run_max), Ordering::Relaxed);
     }
 
-    /// Numbers that the ring holds.
+    /// Returns the number of places in the ring.
     pub(super) fn capacity(&self) -> u32 {
         self.ring.mask + 1
     }
 
-    /// The station.
+    /// Returns the station.
     #[inline]
     pub(super) fn station(&self) -> &AtomicU64 {
         &self.station
     }
 
-    // What follows is for whoever holds the lock.
+    // The following methods are for the holder of the lock.
 
-    /// Raises the gate. Sequences that have found it down go on until they are made to restart.
+    /// Raises the gate. Sequences that have found it down continue until they are made to restart.
     pub(super) fn raise(&self) {
-        // Relaxed: the membarrier orders it, which follows; and only the holder of the lock writes
+        // Relaxed: the membarrier that follows orders it; and only the holder of the lock writes
         // it.
         let open = self.station.load(Ordering::Relaxed);
         let raised = open + Self::GATE.cast_unsigned();
         self.station.store(raised, Ordering::Relaxed);
     }
 
-    /// Raises the gate if it is down: where there are no sequences, pushes, pops and holders of the
-    /// lock exclude each other so.
+    /// Raises the gate if it is down: this is how pushes, pops and holders of the lock exclude each
+    /// other where there are no sequences.
     pub(super) fn try_raise(&self) -> bool {
         // Relaxed: the half below the gate never changes.
         let open = self.station.load(Ordering::Relaxed) % Self::GATE.cast_unsigned();
@@ -132,16 +133,16 @@ impl Stack {
 
     /// Lowers the gate that the caller has raised.
     pub(super) fn lower(&self) {
-        // Relaxed: only who has raised it writes it.
+        // Relaxed: only the thread that has raised it writes it.
         let raised = self.station.load(Ordering::Relaxed);
         let cpu = raised % Self::GATE.cast_unsigned();
-        // Release. Pairs with `try_raise`, and the sequences' look at the station, which acquires:
-        // who finds the gate down finds what was done while it was up.
+        // Release. Pairs with `try_raise`, and the sequences' load of the station, which acquires:
+        // a thread that finds the gate down sees the stores made while it was up.
         self.station.store(cpu, Ordering::Release);
     }
 
     pub(super) fn set_header(&self, header: Header) {
-        // Relaxed: whoever gives the lock back releases it.
+        // Relaxed: releasing the lock releases it.
         self.header.store(header.0, Ordering::Relaxed);
     }
 
@@ -184,11 +185,11 @@ impl Stack {
         self.set_header(header.with_len(len));
     }
 
-    /// Takes the oldest `count` numbers out, or all; oldest first.
+    /// Takes the oldest `count` numbers out, or all; oldest first. Returns how many.
     pub(super) fn take_oldest(&self, count: u32, take: impl FnMut(u32)) -> u32 {
         let header = self.header();
         let count = count.min(header.len());
-        // They are out first: if `take` unwinds, the others are lost and nothing is there twice.
+        // They are removed first: if `take` unwinds, the others are lost and none is there twice.
         // Relaxed, as every access under the lock.
         let bottom = self.bottom.load(Ordering::Relaxed);
         let above = bottom.wrapping_add(count);
@@ -201,7 +202,7 @@ impl Stack {
         count
     }
 
-    /// Number `at`, counted from the oldest.
+    /// Returns number `at`, counted from the oldest.
     #[inline]
     pub(super) fn number_at(&self, at: u32) -> u32 {
         // Relaxed, as every access under the lock or in a sequence.
@@ -227,7 +228,7 @@ impl Stack {
     expect(dead_code, reason = "read by the sequences, which this system lacks")
 )]
 impl Stack {
-    // Where the sequences find what they need.
+    // Offsets of the fields that the sequences use.
     pub(in crate::percpu) const STATION_AT: usize = offset_of!(Self, station);
     pub(in crate::percpu) const RING_AT: usize = offset_of!(Self, ring) + offset_of!(Ring, first);
     pub(in crate::percpu) const MASK_AT: usize = offset_of!(Self, ring) + offset_of!(Ring, mask);
@@ -271,12 +272,12 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         let places = NonNull::slice_from_raw_parts(self.first, self.mask as usize + 1);
-        // SAFETY: `new` made it from a box of this many places, and nobody has it any more.
+        // SAFETY: `new` made it from a box of this many places, and no reference to it is left.
         drop(unsafe { Box::from_raw(places.as_ptr()) });
     }
 }
 
-/// Zeroes that the system commits as they are written, where there are enough of them.
+/// Returns zeroes that the system commits as they are written, where there are enough of them.
 #[cfg(not(loom))]
 fn zeroed(count: usize) -> Box<[Place]> {
     let places = Box::new_zeroed_slice(count);

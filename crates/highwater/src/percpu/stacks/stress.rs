@@ -1,4 +1,5 @@
-//! Pushes and pops that are interrupted at the worst moments, beside locks from near and afar.
+//! Stress test: pushes and pops that are interrupted at the worst moments, beside locks from the
+//! same and other CPUs.
 
 use super::tests::{Coin, stacks_of};
 use super::*;
@@ -24,7 +25,8 @@ fn this_machine(regime: Regime) -> Option<Tested> {
     Some(stacks)
 }
 
-/// Which coins are in no stack. One that is put in or comes out twice, or never was, is noted.
+/// The coins that are in no stack. A coin that is put in or comes out twice, or never was, is
+/// recorded.
 struct Ledger {
     is_outside: Vec<AtomicBool>,
     is_broken: AtomicBool,
@@ -39,7 +41,7 @@ impl Ledger {
     }
 
     fn goes_in(&self, coin: &Coin) {
-        // Relaxed: a coin is handed on by the stacks, which order it, or that is what is noted.
+        // Relaxed: a coin is handed on by the stacks, which order it, or the failure is recorded.
         let is_outside = self.is_outside.get(coin.0 as usize);
         if !is_outside.is_some_and(|is_outside| is_outside.swap(false, Ordering::Relaxed)) {
             self.is_broken.store(true, Ordering::Relaxed);
@@ -70,9 +72,9 @@ impl Ledger {
 
 const COINS: u32 = 600;
 
-/// Six threads that are moved about push and pop, one locks where it runs now and then, and another
-/// locks one stack after the other by `lock`. Whether each coin is in one place afterwards, and was
-/// all the time.
+/// Six threads that are migrated at random push and pop, one locks where it runs now and then, and
+/// another locks one stack after the other by `lock`. Returns whether each coin is in one place
+/// afterwards, and was all the time.
 fn traffic<'a>(
     stacks: &'a Tested,
     lock: impl Fn(CpuId) -> Option<Locked<'a, Coin, u32>> + Sync,
@@ -152,8 +154,7 @@ fn rotate(mut locked: Locked<'_, Coin, u32>, ledger: &Ledger) {
 }
 
 // Goal: a token is in one place, whatever the threads do. Method: traffic that spends most of its
-// time inside the sequences, with a thread that locks every stack from wherever it is, waiting or
-// not.
+// time inside the sequences, with a thread that locks every stack from any CPU, waiting or not.
 #[test]
 fn tokens_are_in_one_place() {
     for regime in [Regime::Restartable, Regime::Atomic] {
@@ -197,7 +198,7 @@ fn tokens_are_in_one_place_without_membarrier() {
     drop(stacks.lock_on(there));
 }
 
-/// Whether that traffic finds, within a minute, a lock that is not what it should be.
+/// Returns whether that traffic finds, within a minute, a lock that does not exclude.
 fn finds(lock: impl Fn(&Tested, CpuId) -> Option<Locked<'_, Coin, u32>> + Sync) -> bool {
     for () in attempts() {
         let Some(stacks) = this_machine(Regime::Restartable) else {
@@ -219,7 +220,7 @@ fn the_same_traffic_finds_locks_without_a_gate() {
     }));
 }
 
-// Goal: that traffic finds a lock that raises the gate and stops nobody.
+// Goal: that traffic detects a lock that raises the gate without a membarrier.
 #[test]
 fn the_same_traffic_finds_gates_without_a_membarrier() {
     assert!(finds(|stacks, cpu| {
@@ -229,8 +230,8 @@ fn the_same_traffic_finds_gates_without_a_membarrier() {
     }));
 }
 
-// Goal: each CPU has a stack of its own, and threads without rseq have one; a lock from wherever
-// finds it, and refuses pushes and pops. Method: threads pinned to each CPU.
+// Goal: each CPU has a stack of its own, and threads without rseq have one; a lock from any CPU
+// finds it, and makes it refuse pushes and pops. Method: threads pinned to each CPU.
 #[test]
 fn each_cpu_has_its_stack() {
     let Some(stacks) = this_machine(Regime::Restartable) else {
@@ -260,15 +261,15 @@ fn each_cpu_has_its_stack() {
     run_unregistered(|| round(extra));
 }
 
-/// What `work` returns once it was not interrupted.
+/// Returns the result of `work` once it was not interrupted.
 fn retried<T>(work: impl Fn() -> Option<T>) -> T {
     (0..1000)
         .find_map(|_| work())
         .expect("interrupted 1,000 times")
 }
 
-// Goal: a sequence steps the header as the header says, and keeps the order of tokens. Method:
-// random headers and limits, with the ring's ends anywhere in it; a push and a pop each.
+// Goal: a sequence steps the header as `Header` does, and keeps the order of tokens. Method: random
+// headers and limits, with the ring's ends anywhere in it; a push and a pop each.
 #[test]
 fn sequences_step_the_header_as_it_says() {
     let mut random = crate::seed::rng(17);

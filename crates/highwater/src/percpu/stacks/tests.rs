@@ -34,7 +34,7 @@ pub(super) fn stacks_of(regime: Regime, nr_cpus: usize, capacity: u32) -> Stacks
     Stacks::new(regime, nr_cpus, HOME, capacity, &LOCK, |cpu| cpu.0)
 }
 
-/// What one stack should be.
+/// The expected content of one stack.
 #[derive(Default)]
 struct Model {
     coins: VecDeque<u32>,
@@ -83,7 +83,7 @@ fn step(random: &mut fastrand::Rng, stacks: &Stacks<Coin, u32>, cpu: CpuId, mode
             assert_eq!(pushed, if is_pushed { Ok(()) } else { Err(Coin(coin)) });
         }
         6 => {
-            let mut locked = stacks.try_lock_on(cpu).expect("nobody holds it");
+            let mut locked = stacks.try_lock_on(cpu).expect("the lock is free");
             assert_eq!((*locked, locked.cpu()), (cpu.0, cpu));
             assert!(stacks.try_lock_on(cpu).is_none(), "it is held");
             assert_eq!(stacks.pop_on(cpu), None);
@@ -127,8 +127,8 @@ fn step(random: &mut fastrand::Rng, stacks: &Stacks<Coin, u32>, cpu: CpuId, mode
     model.check(stacks.probe(cpu));
 }
 
-// Goal: each operation does what it says, and nothing to other stacks. Method: random operations on
-// small stacks, which run full and empty, against queues.
+// Goal: each operation has its documented effect, and none on other stacks. Method: random
+// operations on small stacks, which run full and empty, against queues.
 #[test]
 fn stacks_do_as_the_model() {
     let mut random = crate::seed::rng(11);
