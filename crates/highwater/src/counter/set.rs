@@ -1,33 +1,33 @@
-//! A few counters of one object, in two cache lines until a second CPU comes.
+//! Counter sets (dual-mode per-CPU counters): a few counters of one object, in two cache lines
+//! until a second CPU adds.
 //!
-//! Most objects are used by one CPU only, or die before a second one comes. For those, per-CPU
-//! words are a price for nothing: 25 KiB and a walk over 384 lines. A set therefore begins with the
-//! words of one CPU, the first that adds ([`Home`]), and gets words for all CPUs when another one
-//! adds:
+//! Most objects are used by one CPU only, or die before a second one uses them. For those, per-CPU
+//! words are wasted: 25 KiB and a walk over 384 lines. A set therefore begins with the words of one
+//! CPU, the first that adds ([`Home`]), and gets words for all CPUs when another one adds:
 //!
 //! ```text
 //!  line 0   home: words of the first CPU                plain adds by it
-//!  line 1   away: words of everybody else               atomic adds, while there are no trees
-//!           trees: none yet, or the block of all CPUs   from the second CPU on, everybody adds here
+//!  line 1   away: words of all other CPUs               atomic adds, while there are no trees
+//!           trees: none yet, or the block of all CPUs   from the second CPU on, all CPUs add here
 //!           layout
 //! ```
 //!
 //! **Invariant.** The value of a counter is the sum of all three places, always. Nothing is ever
-//! moved from one to another: when the trees are there, `home` and `away` are simply not added to
-//! any more, but for additions that were under way, and readers go on to sum them. So nothing can
-//! be lost in an upgrade, and one that fails for want of memory changes nothing: other CPUs add to
-//! `away`, and ask for the trees again after 1, 2, 4, 8 .. further additions.
+//! moved from one to another: once the trees exist, `home` and `away` are no longer added to,
+//! except by additions in progress, and readers go on to sum them. So nothing can be lost in an
+//! upgrade, and one that fails for lack of memory changes nothing: other CPUs add to `away`, and
+//! try to allocate the trees again after 1, 2, 4, 8 .. further additions.
 //!
-//! **Protocol.** Whoever adds away from home makes a block and publishes it; of several, the first
-//! wins ([`Published`]). Whoever finds a block adds to it. Reader: home, away, and the trees if
-//! there are any.
+//! **Protocol.** A thread that adds away from home allocates a block and publishes it; of several,
+//! the first wins ([`Published`]). A thread that finds a block adds to it. Reader: home, away, and
+//! the trees if there are any.
 //!
-//! **What a read knows.** Home and away are exact, so that a set without trees is. With trees, the
-//! error is theirs.
+//! **Accuracy.** Home and away are exact, and so is a set without trees. With trees, the error is
+//! theirs.
 //!
 //! Source: the dual-mode counters of G. Krisman Bertazi (RFC, November 2025; idea by J. Kara).
 //! Deviation: the single writer is a CPU, not a thread; and the local word is left where it is
-//! instead of being transferred, which leaves nothing to go wrong.
+//! instead of being transferred, so no transfer can fail.
 
 use std::cmp;
 use std::fmt;
@@ -39,7 +39,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use crate::units::{Comparison, CpuId, Estimate};
 
-/// `N` counters, at most 4, of an object that few or many CPUs use.
+/// `N` counters, at most 4, of an object used by few or many CPUs.
 ///
 /// # Examples
 ///
@@ -47,12 +47,12 @@ use crate::units::{Comparison, CpuId, Estimate};
 #[repr(C, align(64))]
 pub struct CounterSet<const N: usize> {
     home: Home<N>,
-    /// Written by: CPUs that are not at home, while there are no trees (relaxed add). Read by:
-    /// anybody. Publishes: nothing but itself.
+    /// Written by: CPUs that are not at home, while there are no trees (relaxed add). Read by: any
+    /// thread. Publishes: nothing but itself.
     away: [AtomicI64; N],
     pub(super) trees: Published<Trees>,
     layout: Arc<Layout>,
-    /// Additions away from home: at each power of two, the trees are asked for.
+    /// Additions away from home: at each power of two, an allocation of the trees is tried.
     ///
     /// Written by, read by: those additions (relaxed). Publishes: nothing.
     nr_away: AtomicU32,
@@ -64,7 +64,7 @@ const _: () = assert!(size_of::<CounterSet<4>>() == 128);
 impl<const N: usize> CounterSet<N> {
     const FITS: () = assert!(0 < N && N <= MEMBERS_MAX, "a set has 1 to 4 counters");
 
-    /// Counters at zero.
+    /// Returns counters at zero.
     ///
     /// # Cost
     ///
@@ -105,7 +105,7 @@ impl<const N: usize> CounterSet<N> {
         self.add_slowly(member, delta)
     }
 
-    /// As [`add`](Self::add), after the plain store was not possible.
+    /// Like [`add`](Self::add), after the plain store was not possible.
     #[inline(never)]
     fn add_slowly(&self, member: usize, delta: i64) -> Climb {
         match self.trees.get() {
@@ -144,7 +144,7 @@ impl<const N: usize> CounterSet<N> {
         self.add_away(Some(cpu), member, delta)
     }
 
-    /// Adds on a CPU that is not at home: to the trees if they can be had.
+    /// Adds on a CPU that is not at home: to the trees if they can be allocated.
     #[cold]
     #[inline(never)]
     fn add_away(&self, cpu: Option<CpuId>, member: usize, delta: i64) -> Climb {
@@ -162,7 +162,7 @@ impl<const N: usize> CounterSet<N> {
         }
     }
 
-    /// The trees, made now if it is time to try.
+    /// Returns the trees, allocated now if it is time to try.
     fn spread(&self) -> Option<&Trees> {
         // Relaxed: see the field.
         let nr_away = self.nr_away.fetch_add(1, Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl<const N: usize> CounterSet<N> {
         Some(published)
     }
 
-    /// A block to publish; none if there is one, or no memory.
+    /// Returns a block to publish; none if there is one, or no memory.
     fn trees_if_missing(&self) -> Option<Box<Trees>> {
         if self.trees.get().is_some() {
             return None;
@@ -193,7 +193,8 @@ impl<const N: usize> CounterSet<N> {
         block.ok().map(Box::new)
     }
 
-    /// The sum as far as it is known without visiting any CPU, and the interval that holds it.
+    /// Returns the sum as far as it is known without visiting any CPU, and the interval that holds
+    /// it.
     ///
     /// # Accuracy
     ///
@@ -213,8 +214,7 @@ impl<const N: usize> CounterSet<N> {
         self.approximate_sum_of(&[member])
     }
 
-    /// As [`approximate_sum`](Self::approximate_sum), of several members together: what their
-    /// intervals add up to.
+    /// Like [`approximate_sum`](Self::approximate_sum), for the sum of several members.
     ///
     /// # Panics
     ///
@@ -233,7 +233,8 @@ impl<const N: usize> CounterSet<N> {
         accuracy.around(sum)
     }
 
-    /// As [`approximate_sum`](Self::approximate_sum), for a count that is known not to be negative.
+    /// Like [`approximate_sum`](Self::approximate_sum), for a count that is known not to be
+    /// negative.
     ///
     /// # Panics
     ///
@@ -243,7 +244,7 @@ impl<const N: usize> CounterSet<N> {
         self.approximate_sum(member).positive()
     }
 
-    /// The sum over all CPUs that ever added.
+    /// Returns the sum over all CPUs that ever added.
     ///
     /// # Accuracy
     ///
@@ -264,11 +265,11 @@ impl<const N: usize> CounterSet<N> {
         trees.map_or(early, |trees| trees.precise_sum(member).wrapping_add(early))
     }
 
-    /// As [`precise_sum`](Self::precise_sum), of several members together.
+    /// Like [`precise_sum`](Self::precise_sum), for the sum of several members.
     ///
     /// # Cost
     ///
-    /// As of one of them, if they are counted on the same CPUs: a CPU's words share a line.
+    /// As for one of them, if they are counted on the same CPUs: a CPU's words share a line.
     ///
     /// # Panics
     ///
@@ -283,8 +284,8 @@ impl<const N: usize> CounterSet<N> {
         })
     }
 
-    /// As [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: what a
-    /// walk among updates finds below zero is zero.
+    /// Like [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: a
+    /// negative result of a walk among updates is clamped to zero.
     ///
     /// # Panics
     ///
@@ -331,7 +332,7 @@ impl<const N: usize> CounterSet<N> {
         )
     }
 
-    /// How far the approximate sum can be off at rest, given which CPUs have added so far.
+    /// Returns the error bounds of the approximate sum at rest, given which CPUs have added so far.
     ///
     /// # Panics
     ///
@@ -346,19 +347,20 @@ impl<const N: usize> CounterSet<N> {
         })
     }
 
-    /// Whether a second CPU has come, and words for all of them.
+    /// Whether a second CPU has added, and the set has words for all CPUs.
     #[must_use]
     pub fn has_cpu_words(&self) -> bool {
         self.trees.get().is_some()
     }
 
-    /// What the set's counters share with others.
+    /// Returns the layout that the set's counters share with others.
     #[must_use]
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
     }
 
-    /// What is left when everything that was counted should have been uncounted; `None` if nothing.
+    /// Returns the remaining sums when everything that was counted should have been uncounted;
+    /// `None` if all are zero.
     #[must_use]
     pub fn residue(&self) -> Option<Residue<N>> {
         let sums = std::array::from_fn(|member| self.precise_sum(member));
@@ -376,14 +378,14 @@ impl<const N: usize> CounterSet<N> {
         }
     }
 
-    /// What was added before there were trees.
+    /// Returns the sum added before there were trees.
     fn early(&self, member: usize) -> i64 {
         // Relaxed: see the field.
         let away = self.away[member].load(Ordering::Relaxed);
         self.home.load(member).wrapping_add(away)
     }
 
-    /// `member`, which the words behind the members do not answer to.
+    /// Returns `member` after a check, because the words behind the members have other meanings.
     #[inline]
     fn checked(&self, member: usize) -> usize {
         assert!(member < N, "there is no member {member}: the set has {N}");
@@ -410,7 +412,7 @@ impl<const N: usize> fmt::Debug for CounterSet<N> {
     }
 }
 
-/// What a set of counters still holds.
+/// The sums that a set of counters still holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residue<const N: usize> {
     /// The precise sum of each member.
@@ -456,7 +458,7 @@ mod tests {
 
     #[test]
     fn words_for_all_cpus_come_with_the_second() {
-        // Goal: nothing is moved or lost by it. Method: what was there before stays in the sums.
+        // Goal: nothing is moved or lost by it. Method: the earlier value stays in the sums.
         let set = atomic_set(384, u64::MAX);
         set.add_on(CpuId(3), 0, 1_000);
         set.add_on(CpuId(4), 0, 200);
@@ -495,8 +497,8 @@ mod tests {
 
     #[test]
     fn concurrent_first_additions_make_one_block() {
-        // Goal: several CPUs that come at once lose nothing. Method: many short-lived sets, four
-        // threads that are four CPUs, with and without room for blocks.
+        // Goal: several CPUs that add first at the same time lose nothing. Method: many short-lived
+        // sets, four threads that are four CPUs, with and without room for blocks.
         for blocks_max in [0, 1, u64::MAX] {
             for _ in 0..200 {
                 let set = atomic_set(4, blocks_max);
@@ -520,8 +522,8 @@ mod tests {
 
     #[test]
     fn threads_of_the_machine_lose_nothing() {
-        // Goal: the restartable regime upgrades under fire. Method: threads on every CPU, some
-        // without rseq, on fresh sets again and again.
+        // Goal: the restartable regime upgrades under load. Method: threads on every CPU, some
+        // without rseq, on fresh sets repeatedly.
         let machine = Topology::detect();
         let layout = Layout::new(&machine, Regime::preferred(&machine));
         let cpus = allowed_cpus();
@@ -547,8 +549,9 @@ mod tests {
 
     #[test]
     fn sums_compare_exactly_by_as_few_reads_as_needed() {
-        // Goal: the order is that of the exact sums, and intervals say what they can. Method: a set
-        // of one CPU beside one of many; distances that both, one or no interval can tell.
+        // Goal: the order is that of the exact sums, and intervals decide as far as they can.
+        // Method: a set of one CPU beside one of many; distances that both, one or no interval can
+        // tell.
         let (narrow, wide) = (atomic_set(384, u64::MAX), atomic_set(384, u64::MAX));
         (0..384).for_each(|cpu| _ = wide.add_on(CpuId(cpu), 2, 500));
         for (distance, told) in [
@@ -570,7 +573,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_told_with_numbers() {
-        // Goal: a teardown check that can be read. Method: nothing left, then two members.
+        // Goal: a readable teardown check. Method: nothing left, then two members.
         let set = atomic_set(4, 1);
         assert_eq!(set.residue(), None);
         set.add_on(CpuId(1), 1, 12);

@@ -1,10 +1,11 @@
-//! Charging with escrow: tokens near, reservations far. Whether there is room is `judge.rs`.
+//! Charge and uncharge with escrow (the kernel's memcg stock): tokens on the CPU, reservations on
+//! the ancestors. `judge.rs` decides whether there is room.
 //!
 //! A charge takes tokens from its CPU's word if they suffice: one step on a line of its own, which
 //! in the restartable regime is a plain store (`percpu::gated`). Otherwise it *refills*: reserves
-//! what it needs, and a grant of tokens besides, on the group and each ancestor, leaf first. When a
-//! group has no room, tokens are *stolen* back from every word in its subtree, and the charge
-//! starts over. An uncharge *parks* its bytes as tokens, and above the cap gives all but
+//! the bytes it needs, and a grant of tokens besides, on the group and each ancestor, leaf first.
+//! When a group has no room, tokens are *stolen* back from every word in its subtree, and the
+//! charge retries. An uncharge *parks* its bytes as tokens, and above the cap gives all but
 //! [`GRANT_MAX`] back to the ancestors.
 //!
 //! # Invariant
@@ -15,10 +16,10 @@
 //! used + tokens + in flight == reserved <= max
 //! ```
 //!
-//! where *in flight* are bytes in the hands of an operation that has not returned. A reservation
-//! exists before the tokens and charges it backs, and goes after them. Only [`Ledger::reserve`]
-//! makes reservations grow, and it compares with the maximum in the same atomic step; what is
-//! charged by force comes on top, and is then in `used` and `reserved` alike.
+//! where *in flight* are bytes that an operation which has not returned carries. A reservation
+//! exists before the tokens and charges it backs, and is released after them. Only
+//! [`Ledger::reserve`] makes reservations grow, and it compares with the maximum in the same atomic
+//! step; forced charges come on top, and are then in `used` and `reserved` alike.
 //!
 //! [`Ledger::reserve`]: super::ledger::Ledger::reserve
 //!
@@ -32,9 +33,9 @@
 //! Source: accounting spec 8.2, 8.3 (the kernel's counter and stock) and 11.10 (escrow).
 //! Deviation: the kernel adds first and subtracts on failure, so a large failing charge makes a
 //! small one fail; here a compare-and-swap never overshoots, and a pre-check without stores avoids
-//! most reservations that would be undone. Deviation: tokens are shared out by the live words below
-//! the tightest ancestor, not by all CPUs: with many groups below one limit the words outnumber the
-//! CPUs, with few active CPUs the grants need not be small.
+//! most reservations that would be undone. Deviation: the grant is divided by the number of live
+//! words below the tightest ancestor, not of all CPUs: with many groups below one limit the words
+//! outnumber the CPUs, with few active CPUs the grants need not be small.
 
 use std::ops::ControlFlow;
 
@@ -74,8 +75,8 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Attempts beside others, before the charge decides alone. Chosen: who overtakes is usually
-    /// gone by the next attempt, and deciding alone stops all other refills.
+    /// Attempts beside other charges, before the charge decides alone. Chosen: the overtaking
+    /// operation has usually ended by the next attempt, and deciding alone stops all other refills.
     #[cfg(not(loom))]
     const FREE: u32 = 8;
     /// All attempts. Chosen: with the waits below about a quarter of a second, many time slices of
@@ -131,7 +132,7 @@ impl Core {
         self.charge_after(key, actor, bytes)
     }
 
-    /// As [`Core::charge`], after the word did not suffice.
+    /// Like [`Core::charge`], after the word did not suffice.
     #[inline(never)]
     pub(super) fn charge_after(
         &self,
@@ -143,7 +144,7 @@ impl Core {
             .map_err(|refusal| self.refuse(key, refusal, bytes))
     }
 
-    /// As [`Core::charge`], counting no refusal.
+    /// Like [`Core::charge`], without counting a refusal.
     pub(super) fn charge_uncounted(
         &self,
         key: GroupKey,
@@ -157,7 +158,7 @@ impl Core {
         self.charge_slow(key, actor, bytes)
     }
 
-    /// As [`Core::charge_uncounted`] when the word does not suffice.
+    /// Like [`Core::charge_uncounted`], when the word does not suffice.
     fn charge_slow(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
         self.persist(key, bytes, |patience| {
@@ -212,7 +213,7 @@ impl Core {
         Ok(())
     }
 
-    /// Counts a refusal and says why.
+    /// Counts a refusal and returns the error.
     #[cold]
     pub(super) fn refuse(&self, key: GroupKey, refusal: Refusal, bytes: u64) -> ChargeError {
         let full = match refusal {
@@ -292,7 +293,7 @@ impl Core {
         let slot = self.slot(key.id);
         let index = slot.index(actor);
         let cell = slot.cell(index);
-        // Looking before anything is in flight: charges to a full group do not make one another
+        // Checks before anything is in flight: charges to a full group do not make one another
         // wait.
         let plan = self.plan(key.id, bytes);
         if slot.incarnation() != key.incarnation {
@@ -321,8 +322,9 @@ impl Core {
         }
     }
 
-    /// Looks for room on the whole chain, without a store, and sizes the grant: at most
-    /// [`GRANT_MAX`], and at most a fair share of half of what would be left at the tightest group.
+    /// Checks for room on the whole chain, without a store, and sizes the grant: at most
+    /// [`GRANT_MAX`], and at most a fair share of half of the room that would be left at the
+    /// tightest group.
     fn plan(&self, id: GroupId, bytes: u64) -> Result<u64, GroupId> {
         let mut grant = GRANT_MAX;
         for (at, slot) in self.chain(id) {
@@ -332,7 +334,7 @@ impl Core {
         Ok(grant)
     }
 
-    /// Reserves `bytes` on the whole way, or on none of it and names the group without room.
+    /// Reserves `bytes` on the whole way, or on none of it and returns the group without room.
     pub(super) fn climb(&self, way: Climb, bytes: u64) -> Result<(), GroupId> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
         for (nth, (at, slot)) in self.way(way).enumerate() {
@@ -352,7 +354,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a refill: leaves its grant in the word, or gives back what the word may not hold.
+    /// Ends a refill: leaves its grant in the word, or gives back the part that the word may not
+    /// hold.
     fn settle(&self, id: GroupId, cell: &Cell, grant: u64) {
         let granted = cell.update(|word| Some(word.granted(grant)));
         let rest = granted.map_or(grant, |before| grant - before.fit(grant));
@@ -369,9 +372,9 @@ impl Core {
         }
     }
 
-    /// Lets word number `index` hold tokens, unless the group is removed, an ancestor above its
-    /// maximum, or somebody waits there for room. Waits for
-    /// the tree's lock, once for each CPU of a group.
+    /// Lets word number `index` hold tokens, unless the group is removed, or an ancestor is above
+    /// its maximum or has a charge waiting for room. Waits for the tree's lock, once for each CPU
+    /// of a group.
     fn enlist(&self, key: GroupKey, slot: &Slot, index: usize) {
         if slot.cell(index).load().is_live() {
             return;
@@ -382,7 +385,8 @@ impl Core {
         }
     }
 
-    /// As [`Core::enlist`] for a group to which the caller has bytes charged, if the lock is free.
+    /// Like [`Core::enlist`], for a group to which the caller has bytes charged, if the lock is
+    /// free.
     fn try_enlist(&self, id: GroupId, slot: &Slot, index: usize) {
         if let Some(shape) = self.shape.try_read()
             && slot.is_alive()
@@ -413,15 +417,15 @@ impl Core {
         }
     }
 
-    /// Takes the tokens of one group away and lets none come back. The caller holds the tree's lock
-    /// for writing.
+    /// Takes the tokens of one group away and keeps its words retired. The caller holds the tree's
+    /// lock for writing.
     pub(super) fn retire(&self, id: GroupId) {
         let mut far = Far::none();
         self.retire_or_add(id, self.slot(id), &mut far);
         self.retire_far(&mut far);
     }
 
-    /// As [`Core::retire`] for a group and everything below it.
+    /// Like [`Core::retire`], for a group and everything below it.
     pub(super) fn retire_subtree(&self, shape: &Shape, top: GroupId) {
         if self.slot(top).holders() == 0 {
             return;
@@ -459,7 +463,7 @@ impl Core {
         ControlFlow::Continue(())
     }
 
-    /// A word was retired that was `before`: its tokens go back, and it is no longer counted.
+    /// Uncounts a retired word, whose value was `before`, and gives its tokens back.
     fn retired(&self, id: GroupId, before: Word) {
         if before.tokens() > 0 {
             self.give_back(id, before.tokens());

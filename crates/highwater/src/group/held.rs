@@ -1,14 +1,15 @@
-//! Bytes that are charged, and what keeps their group's words in memory meanwhile.
+//! [`Held`]: charged bytes, with a reference (percpu_ref) that keeps their group's token words in
+//! memory.
 //!
-//! A charge outlives every handle, so that it counts as a reference to what it steps when it ends.
-//! The reference is to the *keeper*: to the tree itself, or to something larger that the tree is a
-//! part of, such as the manager. There is one for each charge: a charge of a manager refers to the
+//! A charge outlives every handle, so it counts as a reference to the word that it steps when it
+//! ends. The reference is to the *keeper*: to the tree itself, or to something larger that contains
+//! the tree, such as the manager. There is one for each charge: a charge of a manager refers to the
 //! manager and thereby to its tree. Making a charge and dropping it are four steps of words of the
 //! CPU: tokens taken, a reference more; tokens parked, a reference less (`percpu::refs`). The
-//! reference is taken away last, after the bytes were parked, and nothing is touched after that.
+//! reference is dropped last, after the bytes were parked, and nothing is touched after that.
 //!
-//! What finds tokens is inlined into its caller: a result of a call is passed in memory, and
-//! reading that back costs as much as all of these steps.
+//! The fast path that finds tokens is inlined into its caller: a result of a call is passed in
+//! memory, and reading that back costs as much as all of these steps.
 
 use crate::percpu::{PercpuRef, PercpuView};
 use crate::units::Bytes;
@@ -21,9 +22,9 @@ use super::slot::{Actor, Slot};
 use super::throttle::Refilled;
 use super::tree::{Core, GroupKey};
 
-/// What a tree of groups is, or is a part of.
+/// A tree of groups, or a value that contains one.
 pub(crate) trait Keeper: Send + Sync + 'static {
-    /// The tree.
+    /// Returns the tree.
     fn tree(&self) -> &Core;
 }
 
@@ -34,7 +35,7 @@ impl Keeper for Core {
     }
 }
 
-/// A group's slot, kept in memory, and which group it is charged for.
+/// A group's slot, kept in memory, and the key of the group.
 pub(crate) struct Seat<K: Keeper> {
     slot: PercpuView<K, Slot>,
     key: GroupKey,
@@ -43,14 +44,14 @@ pub(crate) struct Seat<K: Keeper> {
 /// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
 #[must_use = "dropping it uncharges its bytes"]
 pub(crate) struct Held<K: Keeper> {
-    /// The keeper, and the word of the CPU that the charge was last used on: where to look first.
+    /// The keeper, and the word of the CPU that the charge was last used on: the first to try.
     cell: PercpuView<K, Cell>,
     key: GroupKey,
     bytes: Bytes,
 }
 
 impl<K: Keeper> Seat<K> {
-    /// The seat of a group of the keeper's tree.
+    /// Returns the seat of a group of the keeper's tree.
     pub(crate) fn new(keeper: PercpuRef<K>, key: GroupKey) -> Self {
         let slot = keeper.view(|keeper| keeper.tree().slot(key.id));
         Self { slot, key }
@@ -71,7 +72,7 @@ impl<K: Keeper> Seat<K> {
         self.slot.whole().tree()
     }
 
-    /// Charges `bytes` if that takes no more than tokens of this CPU and a plain store.
+    /// Charges `bytes` if that takes only tokens of this CPU and a plain store.
     // Always: see the module.
     #[inline(always)]
     pub(crate) fn take(&self, bytes: Bytes) -> Option<Held<K>> {
@@ -84,7 +85,7 @@ impl<K: Keeper> Seat<K> {
         Some(Held { cell, key, bytes })
     }
 
-    /// Charges `bytes` as `actor`; says what was reserved.
+    /// Charges `bytes` as `actor`; returns also what was reserved.
     pub(super) fn charge_as(
         &self,
         actor: Actor,
@@ -99,7 +100,7 @@ impl<K: Keeper> Seat<K> {
         Ok((self.hold(index, bytes), refilled))
     }
 
-    /// Takes over bytes that are charged to the group already, at word number `index`.
+    /// Takes over bytes that are already charged to the group, at word number `index`.
     pub(super) fn hold(&self, index: usize, bytes: Bytes) -> Held<K> {
         Held {
             cell: self.slot.narrow(|slot| slot.cell(index)),
@@ -135,7 +136,7 @@ impl<K: Keeper> Held<K> {
         self.key
     }
 
-    /// The path of the group.
+    /// Returns the path of the group.
     pub(crate) fn path(&self) -> GroupPath {
         self.tree().path(self.key)
     }
@@ -150,7 +151,7 @@ impl<K: Keeper> Held<K> {
         self.keeper().tree()
     }
 
-    /// Charges `bytes` more; says what was reserved. On an error the charge stays as it is.
+    /// Charges `bytes` more; returns what was reserved. On an error the charge stays as it is.
     #[inline]
     pub(crate) fn grow(&mut self, bytes: Bytes) -> Result<Refilled, ChargeError> {
         if self.bytes > Bytes::ZERO && self.cell.take_here(bytes.0) {
@@ -175,7 +176,7 @@ impl<K: Keeper> Held<K> {
         Ok(())
     }
 
-    /// Uncharges `bytes` of it.
+    /// Uncharges `bytes` of this charge.
     ///
     /// # Panics
     ///
@@ -186,13 +187,13 @@ impl<K: Keeper> Held<K> {
         self.give_back(bytes);
     }
 
-    /// As [`shrink`](Self::shrink), as `actor`.
+    /// Like [`shrink`](Self::shrink), as `actor`.
     pub(super) fn shrink_as(&mut self, actor: Actor, bytes: Bytes) {
         self.bytes = self.less(bytes);
         self.tree().uncharge(self.key.id, actor, bytes.0);
     }
 
-    /// Moves `bytes` of it into a charge of their own.
+    /// Splits `bytes` off into a charge of their own.
     ///
     /// # Panics
     ///
@@ -203,7 +204,8 @@ impl<K: Keeper> Held<K> {
         Self { cell, key, bytes }
     }
 
-    /// Adds another charge of the same group to this one; gives it back when it is of another.
+    /// Merges another charge of the same group into this one; gives it back when it belongs to
+    /// another.
     pub(crate) fn merge(&mut self, other: Self) -> Result<(), Self> {
         if self.key != other.key || !std::ptr::eq(self.tree(), other.tree()) {
             return Err(other);
@@ -212,17 +214,17 @@ impl<K: Keeper> Held<K> {
         Ok(())
     }
 
-    /// Moves `bytes` of it to the group of `to`, which belongs to the same tree.
+    /// Moves `bytes` to the group of `to`, which belongs to the same tree.
     pub(super) fn moved(&mut self, bytes: Bytes, to: &Seat<K>, actor: Actor) -> Self {
         self.bytes = self.less(bytes);
         to.hold(to.slot.index(actor), bytes)
     }
 
-    /// The same charge, kept by another keeper of its tree.
+    /// Returns the same charge, kept by another keeper of its tree.
     ///
     /// # Panics
     ///
-    /// When that is the keeper of another tree.
+    /// When the keeper belongs to another tree.
     pub(crate) fn kept_by<L: Keeper>(self, keeper: PercpuRef<L>) -> Held<L> {
         assert!(
             std::ptr::eq(self.tree(), keeper.tree()),
@@ -252,7 +254,7 @@ impl<K: Keeper> Held<K> {
         self.tree().uncharge(self.key.id, Actor::Here, bytes.0);
     }
 
-    /// Looks first at the word of this CPU from now on.
+    /// Makes the word of this CPU the first to try.
     #[inline(never)]
     fn turn_here(&mut self) {
         if self.tree().is_restartable() {
@@ -286,7 +288,7 @@ impl<K: Keeper> Drop for Held<K> {
     }
 }
 
-/// The word of a group that `actor` steps.
+/// Returns the word of a group that `actor` steps.
 fn word(tree: &Core, key: GroupKey, actor: Actor) -> &Cell {
     let slot = tree.slot(key.id);
     slot.cell(slot.index(actor))

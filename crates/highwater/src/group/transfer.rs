@@ -1,7 +1,7 @@
-//! Charges that move from one group to another.
+//! Transfers: moving charged bytes from one group to another.
 //!
 //! Bytes that move from `from` to `to` are charged to the groups above `to` and uncharged from
-//! those above `from`, up to their nearest common ancestor, which has them all the time and is not
+//! those above `from`, up to their nearest common ancestor, which keeps them charged and is not
 //! touched. So a move inside a full group is never refused because of that group.
 //!
 //! # Why no maximum is exceeded, and nothing changes when one refuses
@@ -13,10 +13,11 @@
 //! word of `to` until it is decided. A refusal is proven as for a charge.
 //!
 //! Tokens in a word of `to` are reserved on all ancestors. If they suffice they are taken, and the
-//! bytes of `from` become tokens there: both are what a charge and an uncharge do.
+//! bytes of `from` become tokens there: the same steps as a charge and an uncharge.
 //!
 //! Source: `memory.move_charge_at_immigrate` of the kernel's first memory controller, since removed
-//! because it had to find and lock every byte. Here the owner of a charge says what moves.
+//! because it had to find and lock every byte. Here the owner of a charge chooses the bytes to
+//! move.
 
 use crate::units::{Bytes, CpuId, GroupId};
 
@@ -129,8 +130,8 @@ fn nearest_above_both(one: &Meta, other: &Meta) -> GroupId {
 }
 
 impl Charge {
-    /// Moves `bytes` of it to another group, where they are a charge of their own. Groups that are
-    /// above both keep them, and are not charged twice.
+    /// Moves `bytes` to another group, where they are a charge of their own. Common ancestors keep
+    /// them, and are not charged twice.
     ///
     /// # Cost
     ///
@@ -165,7 +166,7 @@ impl Charge {
         self.transfer_as(Actor::Here, to, bytes)
     }
 
-    /// As [`Charge::transfer`], acting as `cpu`.
+    /// Like [`Charge::transfer`], acting as `cpu`.
     ///
     /// # Errors
     ///

@@ -46,9 +46,6 @@ const ALLOWED: &[Allowed] = &[
     //    place                              persons  wide lines
     allow("crates/highwater/benches/",            6,    0),
     allow("crates/highwater/examples/",           0,    1),
-    allow("crates/highwater/src/counter/",       5,    0),
-    allow("crates/highwater/src/group/",         2,    0),
-    allow("crates/highwater/src/percpu/",       10,    0),
 ];
 
 /// Comments, messages and documents hold no [`PERSONS`].

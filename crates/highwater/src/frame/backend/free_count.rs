@@ -34,7 +34,8 @@ impl FreeCount {
 
     /// Promises up to `blocks` blocks of `order`, leaving `floor` frames; returns how many blocks.
     pub fn promise(&self, blocks: usize, order: Order, floor: Pages) -> usize {
-        // Acquire: a thread that sees the frames of a promise in doubt gone sees the doubt.
+        // Acquire. Pairs with the release in the exchange below: a thread that sees the frames of a
+        // promise in doubt gone sees the doubt.
         // Pairs with the release in the exchange below.
         let mut frames = self.frames.load(Ordering::Acquire);
         // Progress: an exchange fails only because another one, or a free, succeeded.
