@@ -46,6 +46,7 @@ const RULES: &[(&str, Rule)] = &[
     ("statistics", table_rules::statistics),
     ("lock classes", table_rules::lock_classes),
     ("settings", table_rules::settings),
+    ("examples", table_rules::examples),
     ("links", text_rules::links),
     ("persons", prose_rules::persons),
     ("wide lines", prose_rules::wide_lines),

@@ -1,4 +1,4 @@
-//! The manager's builder: settings, their ranges and errors.
+//! The manager's builder: its settings and errors. Checks and construction: `build.rs`.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,26 +6,20 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use super::Throttling;
 use super::alarm::Timer;
-use super::background::{Background, Reclaimer};
-use super::capacity::CapacityRange;
+use super::background::Background;
 use super::cgroup::Memcg;
-use super::read::ReadaheadMax;
-use super::writeback::{DirtyTunables, Writer};
-use super::{Core, Manager, Parts, Shared, Throttling};
-use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT, SwapArea};
+use super::writeback::DirtyTunables;
+use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT};
 use crate::frame::{DrainMode, MakeBackend, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
-use crate::group::GroupTree;
-use crate::memmap::{MapError, Reservation};
-use crate::percpu::{ChosenRegime, Gates, PercpuOwner, Regime, RegimeReason};
+use crate::memmap::MapError;
+use crate::percpu::{Regime, RegimeReason};
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Pacer, RmapConfig, TwoListRules};
 use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
-
-/// Minimum frames of a page cache, and minimum capacity with one: a fault could need them all.
-const CAPACITY_MIN: Pages = Pages(16);
 
 /// Default of [`Builder::grace`]. Chosen: an engine that checks for cancellation after each batch,
 /// every 1 to 10 ms, has checked ten times by then; and a client does not notice the delay.
@@ -35,32 +29,32 @@ const GRACE_DEFAULT: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
-    capacity: Bytes,
-    capacity_max: Option<Bytes>,
-    frames: Option<Bytes>,
-    follows_cgroup: bool,
-    topology: Option<Topology>,
-    background: Background,
-    regime: Option<Regime>,
-    pool: PoolConfig,
-    throttling: Throttling,
-    rmap: RmapConfig,
-    rules: TwoListRules,
-    inactive_ratio: Option<u64>,
-    pacer: Option<Arc<dyn Pacer>>,
-    policy: PolicyKind,
-    swap: Option<Swap>,
-    readahead: Pages,
-    marks: MarkRule,
-    dirty_tunables: DirtyTunables,
-    memcg: Memcg,
-    grace: Duration,
-    timer: Option<Timer>,
+    pub(super) capacity: Bytes,
+    pub(super) capacity_max: Option<Bytes>,
+    pub(super) frames: Option<Bytes>,
+    pub(super) follows_cgroup: bool,
+    pub(super) topology: Option<Topology>,
+    pub(super) background: Background,
+    pub(super) regime: Option<Regime>,
+    pub(super) pool: PoolConfig,
+    pub(super) throttling: Throttling,
+    pub(super) rmap: RmapConfig,
+    pub(super) rules: TwoListRules,
+    pub(super) inactive_ratio: Option<u64>,
+    pub(super) pacer: Option<Arc<dyn Pacer>>,
+    pub(super) policy: PolicyKind,
+    pub(super) swap: Option<Swap>,
+    pub(super) readahead: Pages,
+    pub(super) marks: MarkRule,
+    pub(super) dirty_tunables: DirtyTunables,
+    pub(super) memcg: Memcg,
+    pub(super) grace: Duration,
+    pub(super) timer: Option<Timer>,
 }
 
 /// The swap area for anonymous pages.
 #[derive(Clone, Debug)]
-enum Swap {
+pub(super) enum Swap {
     /// A new file of the given size in a directory.
     In(PathBuf, Bytes),
     /// Other storage.
@@ -162,6 +156,16 @@ impl Builder {
 
     /// Maximum of all charges together, pages of the cache included: the root's maximum. Rounded
     /// down to whole pages if the manager has a page cache. Default: 64 MiB.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(32)).build()?;
+    /// assert!(hw.root().charge(Bytes::mib(33)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn capacity(mut self, capacity: Bytes) -> Self {
         self.capacity = capacity;
         self
@@ -174,6 +178,17 @@ impl Builder {
     /// # Cost
     ///
     /// Address space, and two bits for each frame; frames beyond the capacity are not used.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(8)).capacity_max(Bytes::mib(32)).build()?;
+    /// hw.set_capacity(Bytes::mib(32))?;
+    /// assert!(hw.set_capacity(Bytes::mib(33)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn capacity_max(mut self, max: Bytes) -> Self {
         self.capacity_max = Some(max);
         self
@@ -250,6 +265,16 @@ impl Builder {
     }
 
     /// Selects background reclaim and write-back threads. Default: none; requests do the work.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Background, Manager};
+    ///
+    /// let hw = Manager::builder().background(Background::Thread).build()?;
+    /// # drop(hw);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn background(mut self, background: Background) -> Self {
         self.background = background;
         self
@@ -285,12 +310,35 @@ impl Builder {
     }
 
     /// Selects when frames are zeroed. Default: [`Zeroing::OnRequest`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::Manager;
+    /// use highwater::frame::Zeroing;
+    ///
+    /// let hw = Manager::builder().zeroing(Zeroing::OnFree).build()?; // nothing of a tenant remains
+    /// # drop(hw);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn zeroing(mut self, zeroing: Zeroing) -> Self {
         self.pool.zeroing = zeroing;
         self
     }
 
     /// Sets the pool's tunables, which [`Manager::set_tunables`] can change later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::Manager;
+    /// use highwater::frame::Tunables;
+    ///
+    /// let tunables = Tunables::default().with("watermark_scale_factor", 20)?;
+    /// let hw = Manager::builder().tunables(tunables).build()?;
+    /// assert_eq!(hw.tunables(), tunables);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tunables(mut self, tunables: Tunables) -> Self {
         self.pool.tunables = tunables;
         self
@@ -298,6 +346,17 @@ impl Builder {
 
     /// Selects how the throttling delay of a charge above a group's `high` is served. Default:
     /// [`Throttling::Report`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Limits, Manager, Throttling};
+    ///
+    /// let hw = Manager::builder().throttling(Throttling::Report).build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::default().with_high(Bytes::mib(1)))?;
+    /// assert!(!tenant.charge(Bytes::mib(2))?.throttle_delay().is_zero());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn throttling(mut self, throttling: Throttling) -> Self {
         self.throttling = throttling;
         self
@@ -312,6 +371,16 @@ impl Builder {
     }
 
     /// Selects the eviction policy. Default: [`PolicyKind::Balanced`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Manager, PolicyKind};
+    ///
+    /// let hw = Manager::builder().eviction_policy(PolicyKind::S3Fifo).build()?;
+    /// # drop(hw);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn eviction_policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
         self
@@ -371,6 +440,17 @@ impl Builder {
     }
 
     /// Sets the write-back tunables, which [`Manager::set_dirty_tunables`] can change later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{DirtyTunables, Manager};
+    ///
+    /// let tunables = DirtyTunables::default().with("dirty_ratio", 40)?;
+    /// let hw = Manager::builder().dirty_tunables(tunables).build()?;
+    /// # drop(hw);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dirty_tunables(mut self, tunables: DirtyTunables) -> Self {
         self.dirty_tunables = tunables;
         self
@@ -381,6 +461,17 @@ impl Builder {
     /// starts when the group is told and restarts when it gives memory back. Too short, and a
     /// second group is stopped while the first is still ending; too long, and a group that ignores
     /// the request delays every waiting charge. Default: 100 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use highwater::Manager;
+    ///
+    /// let hw = Manager::builder().grace(Duration::from_millis(20)).build()?; // queries end quickly
+    /// # drop(hw);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -418,6 +509,21 @@ impl Builder {
 
     /// Like [`swap`](Self::swap), on storage that the program provides: one slot for each whole
     /// page.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::fs::OpenOptions;
+    /// use std::sync::Arc;
+    /// use highwater::{FileBacking, Manager, Pages};
+    ///
+    /// # let storage = tempfile::NamedTempFile::new()?;
+    /// # storage.as_file().set_len(1 << 20)?;
+    /// let file = OpenOptions::new().read(true).write(true).open(storage.path())?;
+    /// let hw = Manager::builder().swap_on(Arc::new(FileBacking::new(file)?)).build()?;
+    /// assert_eq!(hw.snapshot().counter("nr_swap_total"), 256);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn swap_on(mut self, storage: Arc<dyn Backing>) -> Self {
         self.swap = Some(Swap::On(storage));
         self
@@ -426,6 +532,16 @@ impl Builder {
     /// Maximum readahead window in pages, as the kernel's `read_ahead_kb`; below 2, readahead is
     /// off. A window is also at most a 64th of the capacity, and a 16th of the maximum of the group
     /// that pays. Default: 32 pages ([`READAHEAD_DEFAULT`]).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Manager, Pages};
+    ///
+    /// let hw = Manager::builder().readahead(Pages(0)).build()?; // reads requested pages only
+    /// # drop(hw);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn readahead(mut self, max: Pages) -> Self {
         self.readahead = max;
         self
@@ -439,149 +555,10 @@ impl Builder {
         self
     }
 
-    /// Reserves the memory and starts the background threads.
-    ///
-    /// # Cost
-    ///
-    /// Reserves address space for the frames and their metadata (130 to 170 bytes a frame, 4 %;
-    /// `docs/tuning.md`); both are committed as frames are first used.
-    ///
-    /// # Errors
-    ///
-    /// For settings outside their range, memory that the system refuses, or a thread that does not
-    /// start.
-    pub fn build(self) -> Result<Manager, BuildError> {
-        let (capacity, frames) = self.sizes()?;
-        let topology = self.topology.unwrap_or_else(Topology::detect);
-        let chosen = ChosenRegime::choose(self.regime, &topology)
-            .map_err(|reason| BuildError::Regime { reason })?;
-        if chosen.is_fallback() {
-            tracing::warn!(regime = %chosen, "per-CPU words cost several times as much as they could");
-        }
-        let (regime, cpus) = (chosen.regime, topology.nr_cpus());
-        let core = Arc::new(Core::new(
-            topology,
-            Parts {
-                capacity,
-                frames,
-                regime: chosen,
-                pool: PoolConfig {
-                    nr_cpus: cpus,
-                    regime,
-                    ..self.pool
-                },
-                throttling: self.throttling,
-                rmap: self.rmap,
-                rules: self.rules,
-                inactive_ratio: self.inactive_ratio,
-                pacer: self.pacer,
-                policy: self.policy,
-                swap: self.swap.map(Swap::open).transpose()?,
-                readahead: ReadaheadMax::new(self.readahead, self.marks),
-                grace: self.grace,
-                timer: self.timer,
-            },
-        )?);
-        let fits = core.bring_to_capacity();
-        debug_assert!(fits.is_ok(), "nothing is charged yet: {fits:?}");
-        core.set_dirty_tunables(self.dirty_tunables);
-        let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
-        let writer = Writer::start(self.background, &core).map_err(BuildError::Thread)?;
-        let memory = Arc::clone(&core.memory);
-        let shared = Shared {
-            _reclaimer: reclaimer,
-            _writer: writer,
-            core,
-        };
-        Ok(Manager {
-            shared: Arc::new(PercpuOwner::new(Gates::new(regime, cpus), shared)),
-            memory,
-        })
-    }
-}
-
-impl Builder {
     /// Overrides the location of the cgroup files, for tests.
     #[cfg(all(test, not(loom)))]
     pub(super) fn memcg(mut self, memcg: Memcg) -> Self {
         self.memcg = memcg;
         self
-    }
-
-    /// Returns the capacity with its range, and the number of frames, both checked.
-    fn sizes(&self) -> Result<(CapacityRange, Pages), BuildError> {
-        let least = CAPACITY_MIN.bytes();
-        let (frames, max) = match (self.frames, self.capacity_max) {
-            (None, max) => {
-                let max = max.unwrap_or(self.capacity);
-                check_capacity(max, least, Reservation::MAX.bytes())?;
-                (max.pages_floor(), max)
-            }
-            (Some(frames), max) => {
-                let most = max.unwrap_or(self.capacity).pages_floor();
-                check_frames(frames, most.min(Reservation::MAX))?;
-                (frames.pages_floor(), max.unwrap_or(GroupTree::CHARGED_MAX))
-            }
-        };
-        let min = match frames {
-            Pages::ZERO => Bytes(1),
-            _ => least,
-        };
-        check_capacity(self.capacity, min, max)?;
-        let range = CapacityRange::new(
-            min..=max,
-            frames,
-            self.follows_cgroup.then(|| self.memcg.clone()),
-        );
-        range.ask_for(self.capacity);
-        self.check_cgroup(frames.min(self.capacity.pages_floor()))?;
-        Ok((range, frames))
-    }
-
-    /// Refuses frames for which the process's cgroup has no room, unless the capacity follows its
-    /// limit.
-    fn check_cgroup(&self, frames: Pages) -> Result<(), BuildError> {
-        if frames == Pages::ZERO || self.follows_cgroup {
-            return Ok(());
-        }
-        match self.memcg.limit() {
-            Some(limit) if limit.bytes < frames.bytes() => Err(BuildError::AboveCgroup {
-                capacity: self.capacity,
-                frames: frames.bytes(),
-                limit: limit.bytes,
-                file: limit.file.display().to_string(),
-            }),
-            _ => Ok(()),
-        }
-    }
-}
-
-fn check_frames(frames: Bytes, max: Pages) -> Result<(), BuildError> {
-    if frames == Bytes(0) || (CAPACITY_MIN..=max).contains(&frames.pages_floor()) {
-        return Ok(());
-    }
-    let (min, max) = (CAPACITY_MIN.bytes(), max.bytes());
-    Err(BuildError::FramesRange { frames, min, max })
-}
-
-fn check_capacity(capacity: Bytes, min: Bytes, max: Bytes) -> Result<(), BuildError> {
-    if (min..=max).contains(&capacity) {
-        return Ok(());
-    }
-    Err(BuildError::Capacity { capacity, min, max })
-}
-
-impl Swap {
-    fn open(self) -> Result<SwapArea, BuildError> {
-        match self {
-            Self::In(dir, size) => {
-                SwapArea::create(&dir, size).map_err(|source| BuildError::Swap {
-                    dir: dir.display().to_string(),
-                    size,
-                    source,
-                })
-            }
-            Self::On(storage) => Ok(SwapArea::on(storage)),
-        }
     }
 }

@@ -21,6 +21,7 @@
 //! | `cgroup` | the memory limit of the process's control group |
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | the builder and the public handles |
 //! | `limits`, `usage` | limits and usage of a group |
+//! | `build` | checks of the settings, and construction |
 //! | `handle` | the manager's own methods |
 //! | `access` | reads, pins and latches of a mapping's pages |
 //! | `snapshot`, `vmstat` | counters and state, under the kernel's names |
@@ -29,6 +30,7 @@ mod access;
 mod alarm;
 mod anon;
 mod background;
+mod build;
 mod builder;
 mod capacity;
 mod cgroup;

@@ -7,6 +7,7 @@ const VMSTAT: &str = "crates/highwater/src/manager/vmstat.rs";
 const ITEM: &str = "crates/highwater/src/group/stat/item.rs";
 const STATS: &str = "crates/highwater/docs/stats.md";
 const TUNING: &str = "crates/highwater/docs/tuning.md";
+const GROUP: &str = "crates/highwater/src/manager/group.rs";
 const ZONE: &str = "crates/highwater/src/frame/zone.rs";
 
 /// Every planted workspace.
@@ -86,6 +87,25 @@ pub(crate) const PLANTED: &[Planted] = &[
             (TUNING, "| [`frames`](x) | all | any | frames |\ntimer\n"),
         ],
         &[(BUILDER, 3)],
+    ),
+    plant(
+        "examples",
+        &[(
+            GROUP,
+            "//! G.\nimpl Group {\n    /// ```\n    /// ```\n    pub fn a(&self) {\n    }\n\n    \
+             /// B.\n    pub fn b<T>(&self) {\n    }\n}\n",
+        )],
+        &[(GROUP, 9)],
+    ),
+    plant(
+        "examples",
+        &[(
+            GROUP,
+            "//! G.\nimpl Group {\n    /// ```\n    /// ```\n    #[must_use]\n    \
+             pub fn a(&self) {\n    }\n\n    pub(super) fn b(&self) {\n    }\n}\n\n\
+             impl Core {\n    pub fn c(&self) {\n    }\n}\n",
+        )],
+        &[],
     ),
     plant(
         "settings",

@@ -1,5 +1,5 @@
-//! Rules about reference tables: each statistic, lock class and setting of the code has its row in
-//! the document that lists them.
+//! Rules about reference documentation: each statistic, lock class and setting of the code has its
+//! row in the document that lists them, and each method of a handle its example.
 
 use super::lexer::Lexed;
 use super::text_rules::missing;
@@ -127,4 +127,38 @@ fn setting(line: &str) -> Option<&str> {
     let (name, arguments) = line.trim_start().strip_prefix("pub fn ")?.split_once('(')?;
     let name = name.split_once('<').map_or(name, |(name, _)| name);
     arguments.starts_with("mut self").then_some(name)
+}
+
+/// The handles of the manager, whose methods are what users call.
+const HANDLES: [&str; 6] = ["Manager", "Builder", "Group", "Charge", "File", "Mapping"];
+
+/// Each public method of a handle has an example, which runs as a doctest.
+pub(crate) fn examples(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        if file.core_module() != Some("manager") || file.is_test_file() {
+            continue;
+        }
+        let (mut is_handle, mut has_example) = (false, false);
+        for (index, (line, code)) in file.text.lines().zip(lexed.code.lines()).enumerate() {
+            let code = code.trim_end();
+            if let Some(of) = code.strip_prefix("impl ") {
+                is_handle = HANDLES.iter().any(|handle| of == format!("{handle} {{"));
+            } else if code == "}" {
+                is_handle = false;
+            } else if let Some(method) = code.strip_prefix("    pub fn ") {
+                if is_handle && !has_example {
+                    let end = method.find(['(', '<']).unwrap_or(method.len());
+                    let message = format!("`{}` has no example", &method[..end]);
+                    findings.push(file.finding(index + 1, message));
+                }
+                has_example = false;
+            } else if line.starts_with("    /// ```") {
+                has_example = true;
+            } else if code == "    }" {
+                has_example = false;
+            }
+        }
+    }
+    findings
 }

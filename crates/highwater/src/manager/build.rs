@@ -1,0 +1,170 @@
+//! Building a manager: checks the settings against each other, the machine and the cgroup, reserves
+//! the memory, and starts the threads.
+
+use super::background::Reclaimer;
+use super::builder::{BuildError, Builder, Swap};
+use super::capacity::CapacityRange;
+use super::read::ReadaheadMax;
+use super::writeback::Writer;
+use super::{Core, Manager, Parts, Shared};
+use crate::cache::SwapArea;
+use crate::frame::PoolConfig;
+use crate::group::GroupTree;
+use crate::memmap::Reservation;
+use crate::percpu::{ChosenRegime, Gates, PercpuOwner};
+use crate::sync::Arc;
+use crate::topology::Topology;
+use crate::units::{Bytes, Pages};
+
+/// Minimum frames of a page cache, and minimum capacity with one: a fault could need them all.
+const CAPACITY_MIN: Pages = Pages(16);
+
+impl Builder {
+    /// Reserves the memory and starts the background threads.
+    ///
+    /// # Cost
+    ///
+    /// Reserves address space for the frames and their metadata (130 to 170 bytes a frame, 4 %;
+    /// `docs/tuning.md`); both are committed as frames are first used.
+    ///
+    /// # Errors
+    ///
+    /// For settings outside their range, memory that the system refuses, or a thread that does not
+    /// start.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// assert!(Manager::builder().capacity(Bytes::mib(16)).build().is_ok());
+    /// let refused = Manager::builder().capacity(Bytes(1)).build().unwrap_err();
+    /// println!("{refused}"); // names the value and the range
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn build(self) -> Result<Manager, BuildError> {
+        let (capacity, frames) = self.sizes()?;
+        let topology = self.topology.unwrap_or_else(Topology::detect);
+        let chosen = ChosenRegime::choose(self.regime, &topology)
+            .map_err(|reason| BuildError::Regime { reason })?;
+        if chosen.is_fallback() {
+            tracing::warn!(regime = %chosen, "per-CPU words cost several times as much as they could");
+        }
+        let (regime, cpus) = (chosen.regime, topology.nr_cpus());
+        let core = Arc::new(Core::new(
+            topology,
+            Parts {
+                capacity,
+                frames,
+                regime: chosen,
+                pool: PoolConfig {
+                    nr_cpus: cpus,
+                    regime,
+                    ..self.pool
+                },
+                throttling: self.throttling,
+                rmap: self.rmap,
+                rules: self.rules,
+                inactive_ratio: self.inactive_ratio,
+                pacer: self.pacer,
+                policy: self.policy,
+                swap: self.swap.map(Swap::open).transpose()?,
+                readahead: ReadaheadMax::new(self.readahead, self.marks),
+                grace: self.grace,
+                timer: self.timer,
+            },
+        )?);
+        let fits = core.bring_to_capacity();
+        debug_assert!(fits.is_ok(), "nothing is charged yet: {fits:?}");
+        core.set_dirty_tunables(self.dirty_tunables);
+        let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
+        let writer = Writer::start(self.background, &core).map_err(BuildError::Thread)?;
+        let memory = Arc::clone(&core.memory);
+        let shared = Shared {
+            _reclaimer: reclaimer,
+            _writer: writer,
+            core,
+        };
+        Ok(Manager {
+            shared: Arc::new(PercpuOwner::new(Gates::new(regime, cpus), shared)),
+            memory,
+        })
+    }
+
+    /// Returns the capacity with its range, and the number of frames, both checked.
+    fn sizes(&self) -> Result<(CapacityRange, Pages), BuildError> {
+        let least = CAPACITY_MIN.bytes();
+        let (frames, max) = match (self.frames, self.capacity_max) {
+            (None, max) => {
+                let max = max.unwrap_or(self.capacity);
+                check_capacity(max, least, Reservation::MAX.bytes())?;
+                (max.pages_floor(), max)
+            }
+            (Some(frames), max) => {
+                let most = max.unwrap_or(self.capacity).pages_floor();
+                check_frames(frames, most.min(Reservation::MAX))?;
+                (frames.pages_floor(), max.unwrap_or(GroupTree::CHARGED_MAX))
+            }
+        };
+        let min = match frames {
+            Pages::ZERO => Bytes(1),
+            _ => least,
+        };
+        check_capacity(self.capacity, min, max)?;
+        let range = CapacityRange::new(
+            min..=max,
+            frames,
+            self.follows_cgroup.then(|| self.memcg.clone()),
+        );
+        range.ask_for(self.capacity);
+        self.check_cgroup(frames.min(self.capacity.pages_floor()))?;
+        Ok((range, frames))
+    }
+
+    /// Refuses frames for which the process's cgroup has no room, unless the capacity follows its
+    /// limit.
+    fn check_cgroup(&self, frames: Pages) -> Result<(), BuildError> {
+        if frames == Pages::ZERO || self.follows_cgroup {
+            return Ok(());
+        }
+        match self.memcg.limit() {
+            Some(limit) if limit.bytes < frames.bytes() => Err(BuildError::AboveCgroup {
+                capacity: self.capacity,
+                frames: frames.bytes(),
+                limit: limit.bytes,
+                file: limit.file.display().to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_frames(frames: Bytes, max: Pages) -> Result<(), BuildError> {
+    if frames == Bytes(0) || (CAPACITY_MIN..=max).contains(&frames.pages_floor()) {
+        return Ok(());
+    }
+    let (min, max) = (CAPACITY_MIN.bytes(), max.bytes());
+    Err(BuildError::FramesRange { frames, min, max })
+}
+
+fn check_capacity(capacity: Bytes, min: Bytes, max: Bytes) -> Result<(), BuildError> {
+    if (min..=max).contains(&capacity) {
+        return Ok(());
+    }
+    Err(BuildError::Capacity { capacity, min, max })
+}
+
+impl Swap {
+    fn open(self) -> Result<SwapArea, BuildError> {
+        match self {
+            Self::In(dir, size) => {
+                SwapArea::create(&dir, size).map_err(|source| BuildError::Swap {
+                    dir: dir.display().to_string(),
+                    size,
+                    source,
+                })
+            }
+            Self::On(storage) => Ok(SwapArea::on(storage)),
+        }
+    }
+}
