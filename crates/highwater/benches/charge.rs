@@ -58,14 +58,14 @@ const PROMISED: [(&str, f64); 3] = [
 const MAKE_AND_DROP: &str = "make and drop, of a manager";
 const AT_RANDOM: &str = "the same, 1,024 groups at random";
 
-/// A counter with a maximum, on lines of its own.
+/// A counter with a maximum (page_counter), on lines of its own.
 #[repr(align(128))]
 struct Counter {
     usage: AtomicU64,
     max: u64,
 }
 
-/// What every design without tokens does: each ancestor, leaf first; undone when one is full.
+/// Charges as every design without tokens does: each ancestor, leaf first; undone when one is full.
 fn try_charge(chain: &[Counter; 4], pages: u64) -> bool {
     for (nth, counter) in chain.iter().enumerate() {
         let usage = counter.usage.fetch_add(pages, Ordering::Relaxed) + pages;
@@ -83,7 +83,7 @@ fn uncharge(chain: &[Counter], pages: u64) {
     }
 }
 
-/// A group with three above it, all of them with a maximum.
+/// Returns a group with three ancestors, all of them with a maximum.
 fn at_depth_4(regime: Regime) -> GroupNode {
     let tree = GroupTree::with_regime(regime, Topology::detect().nr_cpus());
     let mut group = tree.root();
@@ -117,7 +117,7 @@ fn charging(name: &'static str, group: GroupNode) -> Variant {
     })
 }
 
-/// A manager with room for tokens of every group on every CPU, and its root.
+/// Returns a manager with room for tokens of every group on every CPU, and its root.
 fn managed(regime: Regime) -> Group {
     let manager = Manager::builder()
         .capacity(Bytes::gib(4))
@@ -142,7 +142,7 @@ fn making(name: &'static str, regime: Regime) -> Variant {
     })
 }
 
-/// As [`making`], of a group that is drawn each time.
+/// Like [`making`], for a group drawn at random each time.
 fn making_at_random(name: &'static str, regime: Regime) -> Variant {
     let root = managed(regime);
     let groups: Vec<_> = (0..1024)
@@ -160,7 +160,7 @@ fn making_at_random(name: &'static str, regime: Regime) -> Variant {
     })
 }
 
-/// What programs do without this library.
+/// The alternatives of programs without this library.
 fn baselines() -> [Variant; 3] {
     let chain = [const {
         Counter {
@@ -220,7 +220,7 @@ fn main() -> ExitCode {
     promise::report(here.ok_or("no restartable sequences"))
 }
 
-/// Measures on so many threads.
+/// Measures on that many threads.
 fn run(threads: u32) -> [Promise; 3] {
     let medians: Medians = measure(&variants(), threads);
     let of = |wanted| {

@@ -1,4 +1,4 @@
-//! Question: what do counters cost that know their error: to add to, to read exactly, to make?
+//! Question: what do counters with a known error cost: to add to, to read exactly, to create?
 //!
 //! Command: `cargo bench -p highwater --bench counter_set`. Prints nanoseconds of CPU time as the
 //! median over interleaved rounds, of additions on one thread and on two, which use the same
@@ -7,9 +7,9 @@
 //! it runs a thousandth of the work and promises nothing.
 //!
 //! An add is measured in two ways. *In a chain*, each add is to the word of the one before and may
-//! have to wait for its store. *In turn*, adds go to eight objects one after the other: what an add
-//! takes from the code around it. One add in 32 climbs: that is in the figures. A set of one CPU
-//! becomes one of all CPUs if the system moves the thread that adds to it.
+//! have to wait for its store. *In turn*, adds go to eight objects one after the other: the cost
+//! that an add has among other code. One add in 32 climbs: that is in the figures. A set of one CPU
+//! becomes one of all CPUs if the system migrates the thread that adds to it.
 //!
 //! What would change our mind: an add that costs more than four plain ones is not worth its
 //! assembly; a read that walks CPUs that never added is not worth its bitmap; a set that costs more
@@ -44,7 +44,7 @@ fn eight<T>(make: impl Fn() -> T) -> [T; 8] {
 #[repr(align(64))]
 struct OwnLine<T>(T);
 
-/// Adds to the first of eight objects again and again, or to all in turn.
+/// Adds to the first of eight objects repeatedly, or to all in turn.
 macro_rules! adds {
     ($chain:expr, $turn:expr, $objects:expr, |$object:ident| $add:expr) => {{
         let (chained, turned) = (Arc::new($objects), Arc::new($objects));
@@ -195,7 +195,7 @@ fn main() -> ExitCode {
     promise::report(here.ok_or("no restartable sequences"))
 }
 
-/// Medians of every variant, shown.
+/// Shows the medians of every variant.
 fn run(machine: &Topology) -> Medians {
     let adds = add_variants(machine);
     let alone = measure(&adds, 1);

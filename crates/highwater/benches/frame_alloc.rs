@@ -62,11 +62,11 @@ const FLOOR: &str = "a vector for each thread";
 /// Not for all work: a frame goes back to the pool that it came from.
 const OWN: &str = "a pool for each thread";
 
-/// The most that a hot pair and churn take, of the floor's time.
+/// Maximum time of a hot pair and churn, in the floor's time.
 const OF_FLOOR: f64 = 5.0;
 /// How much more two threads do than one.
 const GAIN: f64 = 1.8;
-/// The most that handing over takes, of the time that one thread takes beside another.
+/// Maximum time of handing over, in the time that one thread takes beside another.
 const HANDED: f64 = 2.0;
 /// How much faster than the program's allocator many out and back are.
 const FASTER: f64 = 2.0;
@@ -108,11 +108,10 @@ impl Source for Pool {
     }
 }
 
-/// A pool for each thread, which shares nothing: what it does beside another is what the processor
-/// gives.
+/// A pool for each thread, which shares nothing: it shows the processor's own limit of two threads.
 struct Own(Arc<Mutex<Vec<Pool>>>);
 
-/// A pool that one thread has, until this is dropped.
+/// A pool of one thread, until this is dropped.
 struct Lent {
     pool: Option<Pool>,
     home: Arc<Mutex<Vec<Pool>>>,
@@ -127,7 +126,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let pool = self.pool.take();
-        self.home.lock().expect("nobody panics").extend(pool);
+        self.home.lock().expect("no thread panicked").extend(pool);
     }
 }
 
@@ -138,7 +137,7 @@ impl Source for Own {
     const IS_SHARED: bool = false;
 
     fn local(&self) -> Lent {
-        let pool = self.0.lock().expect("nobody panics").pop();
+        let pool = self.0.lock().expect("no thread panicked").pop();
         Lent {
             pool: Some(pool.expect("as many pools as threads")),
             home: Arc::clone(&self.0),
@@ -167,7 +166,7 @@ struct Page {
     bytes: [MaybeUninit<u8>; 4096],
 }
 
-/// The allocator that Rust programs have if they choose none.
+/// The default allocator of Rust programs.
 struct Allocator;
 
 impl Source for Allocator {
@@ -205,16 +204,16 @@ impl Source for Locked {
     fn write(&self, (): &mut (), _: &mut u32) {}
 
     fn alloc(&self, (): &mut ()) -> u32 {
-        let mut free = self.0.lock().expect("nobody panics");
+        let mut free = self.0.lock().expect("no thread panicked");
         free.pop().expect("there are free frames")
     }
 
     fn free(&self, (): &mut (), block: u32) {
-        self.0.lock().expect("nobody panics").push(block);
+        self.0.lock().expect("no thread panicked").push(block);
     }
 }
 
-/// What a thread frees it allocates again; nobody else ever has it.
+/// A free list for each thread: a thread allocates again only the frames that it freed.
 struct Floor;
 
 impl Source for Floor {
@@ -231,7 +230,7 @@ impl Source for Floor {
 
     #[inline]
     fn alloc(&self, free: &mut Vec<u32>) -> u32 {
-        // A thread that only allocates runs out of its own.
+        // A thread that only allocates runs out of its own frames.
         free.pop().unwrap_or_default()
     }
 
@@ -303,7 +302,7 @@ fn main() -> ExitCode {
     promise::report(here.ok_or("no restartable sequences"))
 }
 
-/// Measures some work, and returns what is promised of it.
+/// Measures some work; returns its promises.
 fn run(work: Work, access: Access, sources: &[Timed]) -> Vec<Promise> {
     let title = format!("{}{}", work.name(), access.suffix());
     println!(
@@ -341,7 +340,7 @@ fn run(work: Work, access: Access, sources: &[Timed]) -> Vec<Promise> {
     }
 }
 
-/// Measures the bystander, and returns what is promised of it.
+/// Measures the bystander; returns its promises.
 fn run_bystander(access: Access, sources: &[Timed]) -> Vec<Promise> {
     let title = format!("bystander beside one that churns{}", access.suffix());
     println!("\n{title:44}{:>10}{:>10}{:>10}", "p50", "p99", "p99.9");
@@ -372,7 +371,7 @@ fn run_bystander(access: Access, sources: &[Timed]) -> Vec<Promise> {
         &found.expect("it was measured").1
     };
     let [ours, theirs] = [POOL, ALLOCATOR].map(latency);
-    // The median of a short turn is within what the clock can tell.
+    // The median of a short turn is within the resolution of the clock.
     let tail = Latency::PERCENTILES[1..].iter();
     tail.map(|(percentile, of)| {
         let name = format!("{title}, {percentile}: as fast as the program's allocator");
@@ -381,13 +380,13 @@ fn run_bystander(access: Access, sources: &[Timed]) -> Vec<Promise> {
     .collect()
 }
 
-/// What a source took in some medians.
+/// The medians of a source.
 fn of(medians: &Medians, wanted: &str) -> f64 {
     let found = medians.iter().find(|(name, _)| *name == wanted);
     found.expect("it was measured").1
 }
 
-/// What is promised of work whose frames are written.
+/// The promises of work whose frames are written.
 fn promises_of_writes(title: &str, alone: &Medians, together: &Medians) -> Vec<Promise> {
     let both = [("one thread", alone), ("two threads", together)];
     let promise = |(threads, medians): (&str, &Medians)| {
@@ -397,12 +396,12 @@ fn promises_of_writes(title: &str, alone: &Medians, together: &Medians) -> Vec<P
     both.map(promise).into()
 }
 
-/// Whether some work is also held against threads that share nothing.
+/// Whether some work is also compared with threads that share nothing.
 fn has_own(work: Work) -> bool {
     matches!(work, Work::Churn | Work::HandedOver)
 }
 
-/// What is promised of some work.
+/// The promises of some work.
 fn promises(work: Work, alone: &Medians, together: &Medians) -> Vec<Promise> {
     let [ours, ours_together] = [alone, together].map(|medians| of(medians, POOL));
     let name = work.name();

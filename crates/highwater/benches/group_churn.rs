@@ -3,13 +3,13 @@
 //! Command: `cargo bench -p highwater --bench group_churn`. Prints the CPU time for creating a
 //! group, charging a page to it, uncharging that and removing the group, as medians over
 //! interleaved rounds on one thread: in both regimes, beside a thousand other groups, and with
-//! charges by a second thread on another CPU, whose tokens have to be taken from afar. Fails if on
-//! one thread it is fewer than 100,000 a second. Medians carry over to other machines roughly.
-//! Without `--bench` (as under `cargo test --benches`) it does a thousandth of the work and
-//! promises nothing.
+//! charges by a second thread on another CPU, whose tokens have to be stolen from that CPU. Fails
+//! if on one thread it is fewer than 100,000 a second. Medians carry over to other machines
+//! roughly. Without `--bench` (as under `cargo test --benches`) it does a thousandth of the work
+//! and promises nothing.
 //!
-//! What would change our mind: below 100,000 a second, a group for each query is too dear for short
-//! queries.
+//! What would change our mind: below 100,000 a second, a group for each query is too expensive for
+//! short queries.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 

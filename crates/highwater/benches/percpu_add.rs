@@ -36,7 +36,7 @@ fn adding(name: &'static str, add: impl Fn(i64) + Sync + 'static) -> Variant {
     })
 }
 
-/// As `adding`, but each add is to another of eight words, so that none waits for the one before.
+/// Like `adding`, but each add is to another of eight words, so that none waits for the one before.
 fn in_turn(name: &'static str, add: impl Fn(usize) + Sync + 'static) -> Variant {
     Variant::new(name, ADDS, move |adds| {
         for word in (0..8).cycle().take(adds as usize) {

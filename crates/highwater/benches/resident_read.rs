@@ -156,7 +156,8 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-/// Medians of each way to read, in the order of `variants`, in nanoseconds for each read.
+/// Returns the medians of each way to read, in the order of `variants`, in nanoseconds for each
+/// read.
 fn times(variants: &[Variant<'_>], places: &[Place]) -> Vec<f64> {
     let want: u64 = places.iter().map(|place| u64::from(place.page)).sum();
     let mut times = vec![Vec::new(); variants.len()];
@@ -171,7 +172,7 @@ fn times(variants: &[Variant<'_>], places: &[Place]) -> Vec<f64> {
     times.iter_mut().map(ns).collect()
 }
 
-/// How much more two threads read of one page than one does.
+/// Returns how much more of one page two threads read than one.
 fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: u32) -> f64 {
     let place = Place {
         page: COUNT / 2,
@@ -187,7 +188,7 @@ fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: u32) -> f64 {
     gain::of_second_thread(reads, &run)
 }
 
-/// Measures, and returns what is promised of it.
+/// Measures; returns the promises.
 fn run(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], places: &[Place]) -> [Promise; 2] {
     let times = times(variants, places);
     println!(

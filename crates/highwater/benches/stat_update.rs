@@ -28,10 +28,10 @@ use promise::Promise;
 use timing::{Medians, ROUNDS, Variant, measure};
 
 const TIMES: u32 = 3_000_000;
-/// An update takes at most so many adds.
+/// Maximum time of an update, in adds.
 const MOST: f64 = 2.0;
 
-/// Adds 1 so many times.
+/// Adds 1 that many times.
 fn growing(name: &'static str, add: impl Fn(i64) + Sync + 'static) -> Variant {
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times {
@@ -40,7 +40,7 @@ fn growing(name: &'static str, add: impl Fn(i64) + Sync + 'static) -> Variant {
     })
 }
 
-/// Adds 1 and takes it away in turn.
+/// Adds 1 and subtracts it in turn.
 fn up_and_down(name: &'static str, add: impl Fn(i64) + Sync + 'static) -> Variant {
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times / 2 {

@@ -1,4 +1,4 @@
-//! Question: what does it gain to write neighbours back by one call of their file?
+//! Question: how much does writing neighbouring pages back in one call gain?
 //!
 //! Command: `cargo bench -p highwater --bench sync_cost`. Prints milliseconds to sync 64 MiB of
 //! dirty pages of one file in the system's directory for temporary files, or in `DIR`, as the
@@ -31,7 +31,7 @@ use highwater::{
 /// Rounds of each.
 const ROUNDS: u8 = 9;
 
-/// A file that is given its pages one by one.
+/// A file that receives its pages one by one.
 #[derive(Debug)]
 struct OneByOne(FileBacking);
 
@@ -85,7 +85,7 @@ impl Scene {
         }
     }
 
-    /// Makes all pages dirty and syncs them.
+    /// Dirties all pages and syncs them.
     fn round(&mut self, order: &[u64], byte: u8) {
         for &page in order {
             self.map.write(page).expect("there is memory")[8] = byte;
@@ -105,7 +105,7 @@ impl Scene {
     }
 }
 
-/// A new file, written in pieces of so many bytes.
+/// Returns a new file, written in pieces of that many bytes.
 fn new_file(path: &PathBuf, pages: Pages, piece: usize) -> io::Result<FileBacking> {
     let file = OpenOptions::new()
         .read(true)

@@ -1,4 +1,4 @@
-//! Question: what does it cost to read what a group uses, beside the sums of a counter?
+//! Question: what does reading a group's usage cost, beside the sums of a counter?
 //!
 //! Command: `cargo bench -p highwater --bench usage_read`. Prints nanoseconds of CPU time as
 //! medians over interleaved rounds, for groups and counters that all of 384 CPUs have used
@@ -31,7 +31,7 @@ use promise::Promise;
 use timing::{Medians, ROUNDS, Variant, measure};
 
 const SERVER: &str = "2x12x8x2";
-/// Most that an exact usage costs, in exact sums of a counter over as many CPUs.
+/// Maximum cost of an exact usage, in exact sums of a counter over as many CPUs.
 const PROMISED: f64 = 2.0;
 
 const TREE_OF_ALL: &str = "exact sum of a counter, 384 CPUs";

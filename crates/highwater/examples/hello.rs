@@ -1,7 +1,7 @@
 //! A tenant reads a file of 16 MiB through a limit of 4 MiB.
 //!
-//! Command: `cargo run -p highwater --example hello`. Prints what the tenant used, as an interval
-//! and exactly, and what reclaim did to keep it below its limit.
+//! Command: `cargo run -p highwater --example hello`. Prints the tenant's usage, as an interval and
+//! exactly, and the work of reclaim that kept it below its limit.
 
 #![expect(clippy::print_stdout, reason = "prints what it teaches")]
 

@@ -1,9 +1,13 @@
-//! How a manager of this process writes its per-CPU words, and why not in the cheapest way where it
-//! does not.
+//! Prints the regime (rseq or atomics) in which a manager of this process writes its per-CPU words,
+//! and why it is not the cheapest one.
 //!
-//! Command: `cargo run -p highwater --example regime`. A program that is linked statically says the
-//! same as one that is not:
-//! `RUSTFLAGS="-C target-feature=+crt-static" cargo run -p highwater --example regime --target x86_64-unknown-linux-gnu`.
+//! Command: `cargo run -p highwater --example regime`. A statically linked program prints the same
+//! as a dynamically linked one:
+//!
+//! ```text
+//! RUSTFLAGS="-C target-feature=+crt-static" \
+//!     cargo run -p highwater --example regime --target x86_64-unknown-linux-gnu
+//! ```
 
 #![expect(clippy::print_stdout, reason = "prints what it teaches")]
 

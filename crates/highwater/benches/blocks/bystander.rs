@@ -1,10 +1,10 @@
-//! Latency of a bystander: a thread that allocates one block, writes it and frees it, again and
-//! again, while other threads churn: they take 64 Ki blocks out and free them at random, with or
-//! without a write, as the bystander does.
+//! Latency of a bystander: a thread that repeatedly allocates one block, writes it and frees it,
+//! while other threads churn: they take 64 Ki blocks out and free them at random, with or without a
+//! write, as the bystander does.
 //!
-//! A mean hides what a few requests pay: visits to what is shared, and page faults. So each turn is
-//! timed by itself, and percentiles are what is shown. What reading the clock takes is subtracted.
-//! A turn in which the bystander was preempted is a few in a million where the machine is idle, and
+//! A mean hides the cost of a few requests: visits to shared state, and page faults. So each turn
+//! is timed by itself, and percentiles are shown. The cost of reading the clock is subtracted. A
+//! turn in which the bystander was preempted is a few in a million where the machine is idle, and
 //! shows in no percentile up to 99.9.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const TURNS: u32 = 100_000;
 /// Turns before those that count: the churning threads have begun, and the list is as it will be.
 const WARM_UP: u32 = 1_000;
 
-/// Percentiles of a bystander's turns, in nanoseconds; at least the one that the clock tells apart.
+/// Percentiles of a bystander's turns, in nanoseconds; at least the clock's resolution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Latency {
     pub(crate) p50: f64,
@@ -28,7 +28,7 @@ pub(crate) struct Latency {
     pub(crate) p99_9: f64,
 }
 
-/// A percentile: its name, and which it is.
+/// A percentile: its name, and its value.
 pub(crate) type Percentile = (&'static str, fn(&Latency) -> f64);
 
 impl Latency {
@@ -38,8 +38,8 @@ impl Latency {
         ("p99.9", |latency| latency.p99_9),
     ];
 
-    /// How much faster `ours` is than `theirs`, both of one percentile: differences that the clock
-    /// cannot tell are none.
+    /// Returns how much faster `ours` is than `theirs`, both of one percentile: differences below
+    /// the clock's resolution count as none.
     pub(crate) fn faster(ours: f64, theirs: f64) -> f64 {
         let tick = clock_tick().as_nanos() as f64;
         if (ours - theirs).abs() <= tick {
@@ -108,7 +108,7 @@ fn beside<S: Source>(source: &S, others: u32, turns: u32) -> Latency {
     }
 }
 
-/// How long each turn took.
+/// Returns the time of each turn.
 fn timed_turns<S: Source>(source: &S, turns: u32) -> Vec<Duration> {
     let mut local = source.local();
     let mut turn = || {
@@ -121,14 +121,14 @@ fn timed_turns<S: Source>(source: &S, turns: u32) -> Vec<Duration> {
     (0..turns).map(|_| turn()).collect()
 }
 
-/// How long two readings of the clock are apart, at the median.
+/// Returns the time between two readings of the clock, at the median.
 fn clock_cost() -> Duration {
     let mut costs: Vec<Duration> = (0..WARM_UP).map(|_| Instant::now().elapsed()).collect();
     costs.sort_unstable();
     costs[costs.len() / 2]
 }
 
-/// The least difference between two readings of the clock.
+/// Returns the least difference between two readings of the clock.
 fn clock_tick() -> Duration {
     let costs = (0..WARM_UP).map(|_| Instant::now().elapsed());
     let readings: BTreeSet<Duration> = costs.collect();

@@ -1,7 +1,7 @@
-//! What allocators of page-sized blocks are timed at: the work, whoever gives the blocks out. Each
-//! work is done twice: no block's bytes are touched, so what is timed is the allocator; and a byte
-//! of each block is written when it is allocated, as programs do, so what is timed is also the
-//! memory: cache misses, and page faults for blocks that were never used.
+//! Workloads for allocators of page-sized blocks, the same for every allocator. Each is run twice:
+//! no block's bytes are touched, so that the allocator alone is timed; and a byte of each block is
+//! written when it is allocated, as programs do, so that the memory is timed too: cache misses, and
+//! page faults for blocks that were never used.
 //!
 //! | work | on each thread |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | 64 Ki out and back | allocate 65,536 blocks, free them in random order |
 //! | handed over | one thread allocates 256 blocks, another frees them; a thread that is alone, or shares nothing, does both |
 //!
-//! What one thread pays while others do the third of these is in the module `bystander`.
+//! The module `bystander` measures the latency of one thread while others run the third of these.
 
 pub(crate) mod bystander;
 
@@ -24,19 +24,19 @@ pub(crate) use bystander::{Latency, bystander};
 
 use crate::timing::{Round, round};
 
-/// Blocks that a thread of the churn has at a time: a power of two.
+/// Blocks that a thread of the churn holds at a time: a power of two.
 const LIVE: u32 = 1 << 14;
 /// Blocks that are taken out at once.
 const OUT: u32 = 1 << 16;
 /// Blocks that are handed over together.
 const PARCEL: u32 = 256;
-/// Parcels on their way.
+/// Parcels in transit.
 const PARCELS: usize = 8;
 
-/// Who gives blocks out and takes them back, for several threads.
+/// An allocator of blocks for several threads.
 pub(crate) trait Source: Sync {
     type Block: Send;
-    /// What each thread has of its own.
+    /// The state of each thread.
     type Local;
 
     /// Whether one thread may free what another has allocated.
@@ -51,7 +51,7 @@ pub(crate) trait Source: Sync {
     fn free(&self, local: &mut Self::Local, block: Self::Block);
 }
 
-/// What is done to a block's bytes.
+/// The use of a block's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Untouched,
@@ -62,7 +62,7 @@ pub(crate) enum Access {
 impl Access {
     pub(crate) const ALL: [Self; 2] = [Self::Untouched, Self::Written];
 
-    /// What the name of some work ends in.
+    /// Returns the suffix of a workload's name.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::Untouched => "",
@@ -71,7 +71,7 @@ impl Access {
     }
 }
 
-/// A source whose blocks are written as they are given out.
+/// A source whose blocks are written when they are allocated.
 struct Writing<'a, S>(&'a S);
 
 impl<S: Source> Source for Writing<'_, S> {
@@ -102,7 +102,7 @@ impl<S: Source> Source for Writing<'_, S> {
     }
 }
 
-/// What is done with blocks.
+/// A workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     HotPair,
@@ -237,7 +237,7 @@ impl<'a, S: Source> Worker<'a, S> {
         }
     }
 
-    /// What [`hand_over`] does, on one thread.
+    /// Runs [`hand_over`] on one thread.
     fn parcels(&mut self, times: u32) {
         for _ in 0..times.div_ceil(PARCEL) {
             self.take(PARCEL);
@@ -256,7 +256,7 @@ impl<S: Source> Drop for Worker<'_, S> {
     }
 }
 
-/// Numbers drawn one after the other: the same ones for every source.
+/// Random numbers: the same sequence for every source.
 struct Draws(u64);
 
 impl Draws {
@@ -304,7 +304,7 @@ fn hand_over<S: Source>(source: &S, threads: u32, times: u32) -> Round {
     });
     let ends = Mutex::new(pairs.collect::<Vec<End<S::Block>>>());
     let prepare = |_| {
-        let end = ends.lock().expect("nobody panicked").pop();
+        let end = ends.lock().expect("no thread panicked").pop();
         (source.local(), end.expect("threads come in pairs"))
     };
     let run = |(local, end): &mut (S::Local, End<S::Block>), times: u32| {

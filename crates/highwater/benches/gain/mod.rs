@@ -1,11 +1,11 @@
 //! How much more two threads do at once than one does.
 //!
-//! CPUs of one machine are not equally fast: on a virtual one, what its host does beside changes
-//! the speed of each by itself, by more than half, several times a second. So each thread stays on
-//! a CPU of its own, and each round takes a few milliseconds: one thread alone while the other
-//! sleeps, the other one alone, then both at once. What both do is held against what they do alone,
-//! on the same CPUs; the median of the rounds counts. Times are CPU times: what other processes
-//! take is not in them.
+//! CPUs of one machine are not equally fast: on a virtual one, other load on its host changes the
+//! speed of each by itself, by more than half, several times a second. So each thread stays on a
+//! CPU of its own, and each round takes a few milliseconds: one thread alone while the other
+//! sleeps, the other one alone, then both at once. The work of both is compared with that of each
+//! alone, on the same CPUs; the median of the rounds counts. Times are CPU times: time of other
+//! processes is not in them.
 
 #![expect(
     unsafe_code,
@@ -153,7 +153,7 @@ fn stay_on_cpu(number: usize) -> bool {
     unsafe { libc::sched_setaffinity(0, size, &raw const chosen) == 0 }
 }
 
-/// The system cannot be told: the threads run where it sends them.
+/// The system offers no affinity: it chooses the threads' CPUs.
 #[cfg(not(target_os = "linux"))]
 fn stay_on_cpu(_: usize) -> bool {
     true

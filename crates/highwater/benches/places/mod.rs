@@ -1,4 +1,4 @@
-//! The pages that are read: what they hold, and where reads look.
+//! The pages that are read: their contents, and the places of reads.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ const _: () = assert!(
     "whole lines"
 );
 
-/// What page `page` holds: its number, in every word.
+/// Returns the content of page `page`: its number, in every word.
 pub(crate) fn content(page: u32) -> Page {
     let words = [u64::from(page).to_le_bytes(); PAGE_SIZE / 8];
     words.as_flattened().try_into().expect("one page")
@@ -35,7 +35,7 @@ pub(crate) fn file() -> io::Result<File> {
     Ok(file)
 }
 
-/// What one read looks at: a word of a page.
+/// The place of one read: a word of a page.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) page: u32,

@@ -1,4 +1,4 @@
-//! What a bench promises of what it measures, shown to people, and with `--json` to `.ci/bench`.
+//! Promises of a bench, with their measured values: as text, and with `--json` for `.ci/bench`.
 //!
 //! A run by hand judges itself: it fails when a promise is not kept. With `--json` it prints one
 //! object for each promise on a line of its own, among the tables, and leaves the judgement to the
@@ -20,7 +20,8 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// `measured`, a ratio or a rate, must lie in `bounds`: `..=2.0` or `15.0..`.
+    /// Returns a promise that `measured`, a ratio or a rate, lies in `bounds`: `..=2.0` or
+    /// `15.0..`.
     pub(crate) fn new(
         name: impl Into<String>,
         measured: f64,
@@ -71,7 +72,7 @@ impl Promise {
     }
 }
 
-/// Shows the promises, or why there are none here, and says how the program ends: without
+/// Shows the promises, or why there are none here; returns the program's exit status: without
 /// `--bench`, or with `--quick`, nothing is judged.
 pub(crate) fn report(promises: Result<&[Promise], &str>) -> ExitCode {
     let is_json = std::env::args().any(|argument| argument == "--json");

@@ -1,11 +1,10 @@
-//! Timing that the benches share: variants of one thing, in rounds that take turns, so that what
-//! else the machine does meets all of them alike; CPU time where the system tells it; medians.
+//! Timing shared by the benches: variants of one thing, in rounds that take turns, so that other
+//! load on the machine affects all of them alike; CPU time where the system provides it; medians.
 //!
-//! Several threads meet each other only while they really run at once. On a machine that does other
-//! work too they often take turns, and what they share then seems cheap. So of several threads
-//! those rounds count in which each was running for nine tenths of the time at least, and that time
-//! was the same for all, if there are three of them; a round that was not is repeated, up to
-//! [`REPEATS`] times.
+//! Several threads contend only while they really run at once. On a machine with other load they
+//! often take turns, and shared state then seems cheap. So a round of several threads counts only
+//! if each was running for nine tenths of the time at least, and that time was the same for all, if
+//! there are three of them; otherwise it is repeated, up to [`REPEATS`] times.
 
 use std::hint::spin_loop;
 use std::sync::Barrier;
@@ -22,7 +21,7 @@ const ROUNDS_QUICK: usize = 3;
 /// Times that a round is repeated when its threads did not run at once.
 const REPEATS: u32 = 10;
 
-/// What one round tells.
+/// The result of one round.
 pub(crate) struct Round {
     /// Nanoseconds of CPU time each, averaged over the threads.
     pub(crate) ns: f64,
@@ -30,7 +29,7 @@ pub(crate) struct Round {
     pub(crate) is_at_once: bool,
 }
 
-/// One thing that is timed: does it the given number of times, and says how long that took.
+/// A function to time: runs that many times, and returns how long that took.
 pub(crate) struct Variant {
     name: &'static str,
     times: u32,
@@ -40,7 +39,7 @@ pub(crate) struct Variant {
 /// Medians by name, in nanoseconds each.
 pub(crate) type Medians = Vec<(&'static str, f64)>;
 
-/// Times `run` on so many threads at once. Each thread first makes a state by `prepare`, from its
+/// Times `run` on that many threads at once. Each thread first makes a state by `prepare`, from its
 /// number, and drops it afterwards: neither is timed.
 pub(crate) fn round<S>(
     threads: u32,
@@ -57,7 +56,7 @@ pub(crate) fn round<S>(
         let mut state = prepare(thread);
         prepared.wait();
         // In this order: settling takes a while, in which the thread does not run; and a thread
-        // that is interrupted between two readings is not to seem to have run less.
+        // that is interrupted between two readings must not seem to have run less.
         let settled = booked_settled();
         let meeting_since = Instant::now();
         meet(&running, threads);
@@ -68,11 +67,11 @@ pub(crate) fn round<S>(
         let wall = since.elapsed();
         let cpu = booked_settled().zip(settled).zip(met);
         let cpu = cpu.map_or(wall, |((until, settled), met)| {
-            // Meeting is not counted: who met ran when not waiting for a CPU.
+            // The meeting is not counted: a thread that has met ran unless it waited for a CPU.
             let met_for = meeting.saturating_sub(met.queued - settled.queued);
             (until.ran - settled.ran).saturating_sub(met_for).min(wall)
         });
-        // Nobody tidies up while another is timed.
+        // No thread drops its state while another is timed.
         done.wait();
         Ran { since, wall, cpu }
     };
@@ -114,7 +113,7 @@ impl Ran {
     }
 }
 
-/// Waits, without sleeping, until so many threads do.
+/// Waits, without sleeping, until that many threads do.
 fn meet(running: &AtomicU32, threads: u32) {
     // Relaxed: it only tells that the others run.
     running.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +159,7 @@ impl Variant {
     }
 }
 
-/// What the system tells of the calling thread.
+/// The system's accounting of the calling thread.
 struct Booked {
     /// How long it ran: what other processes take is not in it. Booked when it stops running.
     ran: Duration,
@@ -178,19 +177,20 @@ fn booked() -> Option<Booked> {
     })
 }
 
-/// As [`booked`], with all that the thread ran so far.
+/// Like [`booked`], with all the time that the thread ran so far.
 fn booked_settled() -> Option<Booked> {
     thread::sleep(Duration::from_micros(1));
     booked()
 }
 
-/// Whether the program was started to measure, and not, as with `--quick`, to show that it works.
+/// Whether the program was started to measure, rather than, as with `--quick`, to show that it
+/// works.
 pub(crate) fn is_bench() -> bool {
     let is_given = |wanted: &str| std::env::args().any(|argument| argument == wanted);
     is_given("--bench") && !is_given("--quick")
 }
 
-/// Times every variant on so many threads, in interleaved rounds; without `--bench`, or with
+/// Times every variant on that many threads, in interleaved rounds; without `--bench`, or with
 /// `--quick`, a thousandth of it in a few rounds.
 pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
     let (rounds, scale) = match is_bench() {
