@@ -115,33 +115,6 @@ fn each_rule_is_planted_both_ways() {
     }
 }
 
-// Goal: a count of `prose_rules` may fall and never rises. Method: one place that is allowed two
-// findings, one that is allowed none, and one inside the other.
-#[test]
-fn a_count_may_fall_and_never_rise() {
-    let allow = |place, persons| prose_rules::Allowed {
-        place,
-        persons,
-        wide_lines: 0,
-    };
-    let allowed = [allow("a/", 2), allow("a/b/", 0), allow("c.md", 1)];
-    let places_above = |paths: &[&str]| -> Vec<(String, usize)> {
-        let found = Tree::of(&paths.iter().map(|path| (*path, "")).collect::<Vec<_>>());
-        let found = found.files.iter().map(|file| file.finding(7, "x"));
-        let above = prose_rules::above(found.collect(), &allowed, |allowed| allowed.persons);
-        above
-            .into_iter()
-            .map(|finding| (finding.path, finding.line))
-            .collect()
-    };
-    assert_eq!(places_above(&["a/x", "a/y", "c.md"]), []);
-    assert_eq!(places_above(&["a/x"]), []);
-    assert_eq!(places_above(&["a/x", "a/y", "a/z"]), [("a/".to_owned(), 0)]);
-    assert_eq!(places_above(&["a/b/x", "a/x"]), [("a/b/x".to_owned(), 7)]);
-    assert_eq!(places_above(&["c.md", "c.md"]), [("c.md".to_owned(), 0)]);
-    assert_eq!(places_above(&["d"]), [("d".to_owned(), 7)]);
-}
-
 // Goal: a message can be clicked. Method: its text begins with file and line.
 #[test]
 fn findings_name_file_and_line() {

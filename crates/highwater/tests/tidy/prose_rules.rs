@@ -1,7 +1,4 @@
 //! Rules about prose: the width of its lines, and words that treat threads and code as persons.
-//!
-//! Both rules are ratchets. [`ALLOWED`] states for each folder how many violations are left; a
-//! change may lower a number and never raises it. A file outside those folders is allowed none.
 
 use super::text_rules::has_extension;
 use super::tree::{File, Finding, Tree};
@@ -23,74 +20,15 @@ const PERSONS: &[&str] = &[
     concat!("any", "body"),
 ];
 
-/// How many violations of both rules a folder, or a single file, may still hold.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowed {
-    /// A path from the root; that of a folder ends with a slash. The longest that fits counts.
-    pub(crate) place: &'static str,
-    pub(crate) persons: usize,
-    pub(crate) wide_lines: usize,
-}
-
-const fn allow(place: &'static str, persons: usize, wide_lines: usize) -> Allowed {
-    Allowed {
-        place,
-        persons,
-        wide_lines,
-    }
-}
-
-/// What is left, by place. The numbers only fall; a row that reaches 0 and 0 is deleted.
-#[rustfmt::skip]
-const ALLOWED: &[Allowed] = &[
-    //    place                              persons  wide lines
-    allow("crates/highwater/benches/",            6,    0),
-    allow("crates/highwater/examples/",           0,    1),
-];
-
 /// Comments, messages and documents hold no [`PERSONS`].
 pub(crate) fn persons(tree: &Tree) -> Vec<Finding> {
-    let found = tree.files.iter().flat_map(persons_of).collect();
-    above(found, ALLOWED, |allowed| allowed.persons)
+    tree.files.iter().flat_map(persons_of).collect()
 }
 
 /// Lines of comments and documents have at most [`COLUMNS_MAX`] columns. Tables, fenced blocks
 /// and a link alone on its line are exempt.
 pub(crate) fn wide_lines(tree: &Tree) -> Vec<Finding> {
-    let found = tree.files.iter().flat_map(wide_lines_of).collect();
-    above(found, ALLOWED, |allowed| allowed.wide_lines)
-}
-
-/// The findings that remain where `allowed` counts have been subtracted: each one of a place that
-/// is allowed none, and a single one, on line 0, of a place that is above its count.
-pub(crate) fn above(
-    found: Vec<Finding>,
-    allowed: &[Allowed],
-    count: impl Fn(&Allowed) -> usize,
-) -> Vec<Finding> {
-    let place_of = |path: &str| {
-        let holds = |place: &&Allowed| {
-            path == place.place || (place.place.ends_with('/') && path.starts_with(place.place))
-        };
-        let places = allowed.iter().filter(holds);
-        places.max_by_key(|place| place.place.len()).copied()
-    };
-    let is_free = |place: &Allowed| count(place) == 0;
-    let mut findings = Vec::new();
-    for place in allowed.iter().filter(|place| !is_free(place)) {
-        let of_place = |finding: &&Finding| {
-            place_of(&finding.path).is_some_and(|of_path| of_path.place == place.place)
-        };
-        let held = found.iter().filter(of_place).count();
-        if held > count(place) {
-            let message = format!("{held} findings, of which {} are allowed", count(place));
-            findings.push(File::new(place.place, "").finding(0, message));
-        }
-    }
-    let is_counted =
-        |finding: &Finding| place_of(&finding.path).is_some_and(|place| !is_free(&place));
-    findings.extend(found.into_iter().filter(|finding| !is_counted(finding)));
-    findings
+    tree.files.iter().flat_map(wide_lines_of).collect()
 }
 
 fn persons_of(file: &File) -> Vec<Finding> {
