@@ -356,7 +356,10 @@ fn failed_and_short_reads_end_the_run() {
             let failure = replay.unwrap().run(&Control::default()).unwrap_err();
             assert_eq!(failure.leaks, Leaks::default());
             let message = failure.error.to_string();
-            assert!(message.starts_with("tenant `t`: a read failed: "), "{message}");
+            assert!(
+                message.starts_with("tenant `t`: a read failed: "),
+                "{message}"
+            );
             assert!(message.contains("page 5000"), "{message}");
         }
     }
