@@ -5,11 +5,11 @@
 //! A trace is a hundred times as long as the cache. The bound includes the cost of finding the
 //! right length of the list of new pages, from an empty cache.
 //!
-//! **Exceptions.** A working set that takes more than half of the cache and is replaced at once, or
-//! slides and is larger than the cache: a mark does not distinguish an access of the old set from
-//! one of the new, and all pages have one. There CLOCK has up to 19 % more misses than LRU; the
-//! default's bound is 8 %, and on average no more than CLOCK. In a cache of 128 pages, where a
-//! request for twenty is a sixth of all, the bound is 3.5 %.
+//! **Exceptions.** A working set that takes more than half of the cache and is replaced at once: a
+//! mark does not distinguish an access of the old set from one of the new, and all pages have one.
+//! There CLOCK has up to 19 % more misses than LRU; the default's bound is 8 %, and on average no
+//! more than CLOCK. In a cache of 128 pages, where a request for twenty is a sixth of all, the
+//! bound is 3.2 %.
 
 #![expect(
     clippy::print_stderr,
@@ -25,7 +25,7 @@ use made_traces::{FAMILIES, Family, UNMARKED, made};
 /// Bounds in percent of LRU's misses: the general one; in a small cache; and where marks do not
 /// distinguish pages.
 const WORSE_MAX: f64 = 2.5;
-const SMALL_WORSE_MAX: f64 = 3.5;
+const SMALL_WORSE_MAX: f64 = 3.2;
 const UNMARKED_WORSE_MAX: f64 = 8.0;
 
 /// Traces of each family and size.
@@ -105,7 +105,7 @@ fn a_large_cache_misses_no_more_than_lru_on_any_family() {
     assert_bounds(2048, WORSE_MAX);
 }
 
-// Goal: the exception's bound holds, and its mean is below CLOCK's. Method: its families, against
+// Goal: the exception's bound holds, and its mean is below CLOCK's. Method: its family, against
 // both.
 #[test]
 fn a_large_set_that_is_replaced_costs_less_than_by_clock() {

@@ -182,7 +182,8 @@ impl Reclaim {
             page_type: cluster.page_type,
         };
         let state = cluster.lruvec.policy_state(cluster.page_type);
-        match policy.judge(state, from, look) {
+        let lens = lens(cluster.lruvec, cluster.page_type);
+        match policy.judge(state, lens, from, look) {
             Fate::Cull => Some(Placement::Unevictable),
             // At the last priority, the request for memory outweighs recent accesses.
             _ if cluster.is_last_resort() => self.clean(pfn, scan).err(),

@@ -126,6 +126,12 @@ impl Balanced {
         }
     }
 
+    /// Returns whether the length of the small queue shows that the working set changes: pages of
+    /// the former set then stay for one round of the large queue, however often they were accessed.
+    fn is_changing(&self) -> bool {
+        3 * self.target() >= 2 * self.capacity
+    }
+
     fn nr_left(&self) -> usize {
         self.left.iter().sum()
     }
@@ -159,7 +165,8 @@ impl Balanced {
                 return self.remember(MAIN, page);
             }
             self.duel.kept += 1;
-            self.lists.set_mark(page, mark - 1);
+            let rounds = if self.is_changing() { 0 } else { mark - 1 };
+            self.lists.set_mark(page, rounds);
             self.lists.push(MAIN, page);
         }
     }

@@ -75,7 +75,7 @@ impl<P: EvictionPolicy> Decided<P> {
                 credit: u32::from(self.lists.mark(page)),
                 page_type: PageType::File,
             };
-            match self.policy.judge(&self.state, from, look) {
+            match self.policy.judge(&self.state, self.lens(), from, look) {
                 Fate::Evict | Fate::EvictClean => {
                     let age = self.state.leave(from, 1);
                     self.left[page as usize] = Some((from, age));

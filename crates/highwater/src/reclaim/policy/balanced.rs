@@ -11,6 +11,12 @@
 //! same way, so a page is worth as much at the tail of either. The initial length is a guess, so
 //! until as many pages have left as the capacity, steps are of eight pages.
 //!
+//! A page of the active list that was accessed up to three times since the clock passed it stays
+//! for as many rounds, unless the inactive list has two thirds of the capacity or more: such a
+//! length shows that the working set changes. Then the active pages are those of the former set,
+//! and a round that their past accesses earn evicts pages of the new set; so a page stays for one
+//! round only.
+//!
 //! So a scan passes through a short inactive list and leaves the active one alone; a working set
 //! that is new, or was evicted too early, makes the inactive list longer until it is caught. If new
 //! pages are reused only after a pause, and old ones never, too few refault soon enough; for such a
@@ -52,6 +58,15 @@ fn target(state: &PolicyState, lens: Lens) -> u64 {
         true => (lens.capacity * 4 / 5).max(1),
         false => learnt(state, lens),
     }
+}
+
+/// Returns whether the length of the inactive list shows that the working set changes.
+///
+/// Chosen: from half the capacity, recorded traces in a cache of 1 % of their footprint avoid 4.8 %
+/// of LRU's misses (5.1 %); from three quarters, a set of 1.2 capacities that slides has up to
+/// 4.7 % more misses than LRU (2.3 %).
+fn is_changing(state: &PolicyState, lens: Lens) -> bool {
+    3 * target(state, lens) >= 2 * lens.capacity
 }
 
 /// Returns the pages by which the length changes at once: eight at first and two later, unless
@@ -110,7 +125,7 @@ impl EvictionPolicy for Balanced {
         }
     }
 
-    fn decide(&self, state: &PolicyState, from: Side, accesses: u32) -> Fate {
+    fn decide(&self, state: &PolicyState, lens: Lens, from: Side, accesses: u32) -> Fate {
         match (from, accesses) {
             (_, 0) => Fate::Evict,
             (Side::Inactive, MOVE_ON..) => Fate::Stay {
@@ -125,7 +140,10 @@ impl EvictionPolicy for Balanced {
                 state.duel.note_kept();
                 Fate::Stay {
                     to: Side::Active,
-                    credit: accesses - 1,
+                    credit: match is_changing(state, lens) {
+                        true => 0,
+                        false => accesses - 1,
+                    },
                 }
             }
         }

@@ -54,7 +54,7 @@ impl EvictionPolicy for Car {
         }
     }
 
-    fn decide(&self, _: &PolicyState, _: Side, accesses: u32) -> Fate {
+    fn decide(&self, _: &PolicyState, _: Lens, _: Side, accesses: u32) -> Fate {
         match accesses {
             0 => Fate::Evict,
             _ => Fate::Stay {

@@ -28,7 +28,7 @@ impl EvictionPolicy for Clock {
         }
     }
 
-    fn decide(&self, _: &PolicyState, from: Side, accesses: u32) -> Fate {
+    fn decide(&self, _: &PolicyState, _: Lens, from: Side, accesses: u32) -> Fate {
         match (from, accesses) {
             (Side::Inactive, 0) => Fate::Evict,
             _ => Fate::Stay {

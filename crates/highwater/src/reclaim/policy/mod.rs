@@ -159,11 +159,11 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
 
     /// Returns the decision for a page at the tail of a list with `accesses` accesses since the
     /// last scan.
-    fn decide(&self, state: &PolicyState, from: Side, accesses: u32) -> Fate;
+    fn decide(&self, state: &PolicyState, lens: Lens, from: Side, accesses: u32) -> Fate;
 
     /// Returns the decision for a page at the tail of a list, in any state. A page whose mappings
     /// could not be checked keeps its place and its state.
-    fn judge(&self, state: &PolicyState, from: Side, look: Look) -> Fate {
+    fn judge(&self, state: &PolicyState, lens: Lens, from: Side, look: Look) -> Fate {
         match look.entries {
             Referenced::Seen { locked: true, .. } => Fate::Cull,
             Referenced::Contended => Fate::Stay {
@@ -172,7 +172,7 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
             },
             Referenced::Seen { young, .. } => {
                 let accesses = young.saturating_add(look.credit);
-                self.decide(state, from, accesses.min(self.accesses_max()))
+                self.decide(state, lens, from, accesses.min(self.accesses_max()))
             }
         }
     }

@@ -45,7 +45,7 @@ impl EvictionPolicy for S3Fifo {
         }
     }
 
-    fn decide(&self, _: &PolicyState, from: Side, accesses: u32) -> Fate {
+    fn decide(&self, _: &PolicyState, _: Lens, from: Side, accesses: u32) -> Fate {
         match from {
             Side::Inactive if accesses >= MOVE_ON => Fate::Stay {
                 to: Side::Active,

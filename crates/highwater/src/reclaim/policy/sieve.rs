@@ -43,7 +43,7 @@ impl EvictionPolicy for Sieve {
         }
     }
 
-    fn decide(&self, _: &PolicyState, from: Side, accesses: u32) -> Fate {
+    fn decide(&self, _: &PolicyState, _: Lens, from: Side, accesses: u32) -> Fate {
         match (from, accesses) {
             (Side::Inactive, 0) => Fate::Evict,
             (Side::Inactive, _) => Fate::Stay {
