@@ -171,9 +171,10 @@ impl Builder {
         self
     }
 
-    /// Upper bound for later changes of the capacity ([`Manager::set_capacity`]): address space for
-    /// that many frames is reserved. Default: the capacity; unlimited if [`frames`](Self::frames)
-    /// is set, because then no further frames are needed.
+    /// Upper bound for later changes of the capacity
+    /// ([`Manager::set_capacity`](super::Manager::set_capacity)): address space for that many
+    /// frames is reserved. Default: the capacity; unlimited if [`frames`](Self::frames) is set,
+    /// because then no further frames are needed.
     ///
     /// # Cost
     ///
@@ -199,7 +200,8 @@ impl Builder {
     /// The eighth is for frame metadata and the program's other memory; a program that needs more
     /// should request less, or account for it by [`force_charge`](crate::Group::force_charge). The
     /// background thread checks the limit once a second; without one, call
-    /// [`Manager::cgroup_tick`]. Default: a capacity above the limit is an error.
+    /// [`Manager::cgroup_tick`](super::Manager::cgroup_tick). Default: a capacity above the limit
+    /// is an error.
     ///
     /// When the limit is lowered, the excess is reclaimed, and nothing is charged until usage fits;
     /// the program's own charges are not revoked. The system may OOM-kill the process first if the
@@ -281,7 +283,8 @@ impl Builder {
     }
 
     /// Selects the regime of per-CPU updates. Default: the fastest that the topology allows, with a
-    /// `tracing` warning if the system lacks support for it ([`Manager::regime`]).
+    /// `tracing` warning if the system lacks support for it
+    /// ([`Manager::regime`](super::Manager::regime)).
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn regime(mut self, regime: Regime) -> Self {
         self.regime = Some(regime);
@@ -326,7 +329,8 @@ impl Builder {
         self
     }
 
-    /// Sets the pool's tunables, which [`Manager::set_tunables`] can change later.
+    /// Sets the pool's tunables, which [`Manager::set_tunables`](super::Manager::set_tunables) can
+    /// change later.
     ///
     /// # Examples
     ///
@@ -439,7 +443,8 @@ impl Builder {
         self
     }
 
-    /// Sets the write-back tunables, which [`Manager::set_dirty_tunables`] can change later.
+    /// Sets the write-back tunables, which
+    /// [`Manager::set_dirty_tunables`](super::Manager::set_dirty_tunables) can change later.
     ///
     /// # Examples
     ///

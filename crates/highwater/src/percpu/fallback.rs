@@ -1,6 +1,6 @@
 //! Portable fallback: stubs for systems without restartable sequences, and the CPU number.
 //!
-//! On a system without an implementation of the sequences, [`Area`] has no values. Code that would
+//! On a system without an implementation of the sequences, `Area` has no values. Code that would
 //! use one still compiles there, and provably never runs. The model checker, which cannot see
 //! assembly, checks this code.
 
