@@ -58,7 +58,7 @@ const PROMISED: [(&str, f64); 3] = [
 const MAKE_AND_DROP: &str = "make and drop, of a manager";
 const AT_RANDOM: &str = "the same, 1,024 groups at random";
 
-/// A counter with a maximum (page_counter), on lines of its own.
+/// A counter with a maximum (`page_counter`), on lines of its own.
 #[repr(align(128))]
 struct Counter {
     usage: AtomicU64,

@@ -1,4 +1,4 @@
-//! [`Held`]: charged bytes, with a reference (percpu_ref) that keeps their group's token words in
+//! [`Held`]: charged bytes, with a reference (`percpu_ref`) that keeps their group's token words in
 //! memory.
 //!
 //! A charge outlives every handle, so it counts as a reference to the word that it steps when it

@@ -1,5 +1,5 @@
-//! Per-CPU reference counts (percpu_ref): counted on each CPU, and in one place after the owner is
-//! gone.
+//! Per-CPU reference counts (`percpu_ref`): counted on each CPU, and in one place after the owner
+//! is gone.
 //!
 //! An `Arc` writes one count at each clone and drop, whichever CPU they are on. A value that is
 //! kept alive by handles which come and go on all CPUs, such as a tree of groups by the charges to
