@@ -10,8 +10,8 @@ use super::backend::Wait;
 /// ```
 /// use highwater::frame::AllocFlags;
 ///
-/// let flags = AllocFlags::new().non_blocking().use_reserve();
-/// assert!(!flags.may_block() && flags.may_use_reserve() && !flags.zeroed());
+/// let flags = AllocFlags::default();
+/// assert_ne!(flags.zero(), flags);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocFlags(u8);

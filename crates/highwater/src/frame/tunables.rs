@@ -13,9 +13,9 @@ use thiserror::Error;
 /// ```
 /// use highwater::frame::Tunables;
 ///
-/// let tunables = Tunables::default().pcp_batch_scale_max(0)?;
-/// assert_eq!(tunables.get("pcp_batch_scale_max"), Some(0));
-/// let refused = tunables.percpu_pagelist_high_fraction(7).unwrap_err();
+/// let tunables = Tunables::default().with("pcp_batch_scale_max", 0)?;
+/// assert!(tunables.to_string().contains("vm.pcp_batch_scale_max = 0\n"));
+/// let refused = tunables.with("percpu_pagelist_high_fraction", 7).unwrap_err();
 /// assert_eq!(
 ///     refused.to_string(),
 ///     "percpu_pagelist_high_fraction cannot be 7: give -1, 0, or 8 to 2147483647 (1 to 7 would let lists \

@@ -22,12 +22,15 @@ use super::node::{GroupNode, Meta};
 /// # Examples
 ///
 /// ```
-/// use highwater::{Bytes, Limits};
+/// use highwater::{Bytes, Limits, Manager};
 ///
 /// let limits = Limits::max(Bytes::mib(64)).with_high(Bytes::mib(60)).with_low(Bytes(1000));
 /// assert_eq!(limits.low, Bytes(1000));
 /// assert_eq!((limits.min, Limits::default().max), (Bytes::ZERO, Bytes::MAX));
-/// assert!(Limits::max(Bytes(100)).with_min(Bytes(200)).check().is_err());
+/// let hw = Manager::builder().build()?;
+/// let contradiction = Limits::max(Bytes(100)).with_min(Bytes(200));
+/// assert!(hw.root().child("tenant-a", contradiction).is_err());
+/// # Ok::<(), highwater::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

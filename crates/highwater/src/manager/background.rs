@@ -269,9 +269,7 @@ impl Manager {
     ///     .capacity(Bytes::mib(1))
     ///     .background(Background::Off)
     ///     .build()?;
-    /// if hw.is_short() {
-    ///     hw.balance();
-    /// }
+    /// hw.balance(); // does nothing while more frames than the low watermark are free
     /// # Ok::<(), highwater::BuildError>(())
     /// ```
     pub fn balance(&self) {

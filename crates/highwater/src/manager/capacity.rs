@@ -151,7 +151,8 @@ impl Manager {
     ///     .build()?;
     /// hw.set_capacity(Bytes::mib(64))?;
     /// hw.set_capacity(Bytes::mib(8))?;
-    /// assert_eq!((hw.capacity(), hw.frames()), (Bytes::mib(8), Bytes::mib(8)));
+    /// let frames = hw.snapshot().frames.managed.bytes();
+    /// assert_eq!((hw.capacity(), frames), (Bytes::mib(8), Bytes::mib(8)));
     /// assert!(hw.set_capacity(Bytes::mib(128)).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -25,7 +25,7 @@ use crate::units::Bytes;
 /// batch.grow(Bytes(400))?;
 /// assert!(batch.grow(Bytes(1)).is_err());
 /// let column = batch.split(Bytes(250));
-/// batch.resize(Bytes(500))?;
+/// batch.shrink(Bytes(250));
 /// assert_eq!((batch.bytes(), column.bytes()), (Bytes(500), Bytes(250)));
 /// batch.merge(column).expect("both are of one group");
 /// assert_eq!(query.usage_precise(), Bytes(750));
@@ -217,7 +217,7 @@ impl Charge {
     /// let mut work = query.charge(Bytes(600))?;
     /// work.grow_wait(Bytes(400)).wait()?;
     /// let soon = Instant::now() + Duration::from_millis(1);
-    /// assert!(work.grow_wait(Bytes(1)).wait_until(soon).is_err());
+    /// assert!(work.grow_wait(Bytes(1)).with_deadline(soon).wait().is_err());
     /// assert_eq!(work.bytes(), Bytes(1000));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -238,7 +238,7 @@ impl Charge {
     /// # use highwater::{Bytes, Limits, Manager};
     /// # let hw = Manager::builder().build()?;
     /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_high(Bytes::mib(1));
+    /// tenant.set_limits(Limits::default().with_high(Bytes::mib(1)))?;
     /// let work = tenant.charge(Bytes::mib(2))?;
     /// std::thread::sleep(work.throttle_delay() / 100); // or yield, or shed load
     /// # Ok::<(), Box<dyn std::error::Error>>(())

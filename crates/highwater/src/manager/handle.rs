@@ -196,8 +196,9 @@ impl Manager {
     ///
     /// ```
     /// let hw = highwater::Manager::builder().build()?;
-    /// hw.set_tunables(hw.tunables().pcp_batch_scale_max(0)?);
-    /// assert_eq!(hw.zoneinfo().tunables.get("pcp_batch_scale_max"), Some(0));
+    /// let tunables = hw.tunables().with("pcp_batch_scale_max", 0)?;
+    /// hw.set_tunables(tunables);
+    /// assert_eq!(hw.tunables(), tunables);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_tunables(&self, tunables: Tunables) {
@@ -249,7 +250,7 @@ impl Manager {
     /// ```
     /// # use highwater::Manager;
     /// # let hw = Manager::builder().build()?;
-    /// let tunables = hw.tunables().watermark_scale_factor(20)?;
+    /// let tunables = hw.tunables().with("watermark_scale_factor", 20)?;
     /// hw.set_tunables(tunables);
     /// assert_eq!(hw.tunables(), tunables);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

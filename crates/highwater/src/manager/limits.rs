@@ -145,7 +145,7 @@ impl Group {
     /// # use highwater::{Bytes, Limits, Manager};
     /// # let hw = Manager::builder().build()?;
     /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_high(Bytes::mib(1));
+    /// tenant.set_limits(Limits::default().with_high(Bytes::mib(1)))?;
     /// let work = tenant.charge(Bytes::mib(2))?;
     /// assert!(!tenant.throttle().is_zero()); // sleep that long before the next piece of work
     /// # drop(work);
@@ -284,8 +284,7 @@ impl Group {
     /// # let hw = Manager::builder().build()?;
     /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
     /// tenant.mark_oom_victim();
-    /// tenant.exit_oom_victim();
-    /// assert!(!tenant.is_oom_victim());
+    /// tenant.exit_oom_victim(); // it can be selected again
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn exit_oom_victim(&self) {

@@ -277,7 +277,7 @@ impl Mapping {
     /// # Examples
     ///
     /// ```
-    /// # use highwater::Manager;
+    /// # use highwater::{Bytes, Manager};
     /// # let source = tempfile::NamedTempFile::new()?;
     /// # std::fs::write(source.path(), [7; 3 * 4096])?;
     /// # let hw = Manager::builder().build()?;
@@ -286,7 +286,7 @@ impl Mapping {
     /// map.lock();
     /// assert_eq!(map.read(&hw.enter(), 0)?[0], 7);
     /// hw.drop_caches();
-    /// assert_eq!(file.resident_precise(), 1); // page 0 stays
+    /// assert_eq!(hw.root().usage_precise(), Bytes(4096)); // page 0 stays
     /// map.unlock();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -303,7 +303,7 @@ impl Mapping {
     /// # Examples
     ///
     /// ```
-    /// # use highwater::Manager;
+    /// # use highwater::{Bytes, Manager};
     /// # let source = tempfile::NamedTempFile::new()?;
     /// # std::fs::write(source.path(), [7; 3 * 4096])?;
     /// # let hw = Manager::builder().build()?;
@@ -313,7 +313,7 @@ impl Mapping {
     /// assert_eq!(map.read(&hw.enter(), 0)?[0], 7);
     /// map.unlock();
     /// hw.drop_caches();
-    /// assert_eq!(file.resident_precise(), 0);
+    /// assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn unlock(&self) {

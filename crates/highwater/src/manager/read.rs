@@ -43,8 +43,7 @@ impl Manager {
     /// # use highwater::Pages;
     /// # use highwater::Manager;
     /// # let hw = Manager::builder().build()?;
-    /// hw.set_readahead(Pages(8));
-    /// assert_eq!(hw.readahead(), Pages(8));
+    /// hw.set_readahead(Pages(8)); // shorter windows, from the next miss on
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_readahead(&self, max: Pages) {
@@ -134,14 +133,14 @@ impl File {
     ///
     /// ```
     /// # use highwater::ReadPattern;
-    /// # use highwater::Manager;
+    /// # use highwater::{Bytes, Manager};
     /// # let source = tempfile::NamedTempFile::new()?;
     /// # std::fs::write(source.path(), [7; 3 * 4096])?;
     /// # let hw = Manager::builder().build()?;
     /// let file = hw.open(source.path())?;
     /// file.set_read_pattern(ReadPattern::Random); // nothing is read ahead
     /// file.read_at(&hw.root(), 0, &mut [0; 8])?;
-    /// assert_eq!(file.resident_precise(), 1);
+    /// assert_eq!(hw.root().usage_precise(), Bytes(4096));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
@@ -163,13 +162,13 @@ impl File {
     /// # Examples
     ///
     /// ```
-    /// # use highwater::Manager;
+    /// # use highwater::{Bytes, Manager};
     /// # let source = tempfile::NamedTempFile::new()?;
     /// # std::fs::write(source.path(), [7; 3 * 4096])?;
     /// # let hw = Manager::builder().build()?;
     /// let file = hw.open(source.path())?;
     /// file.will_need(&hw.root(), 0..file.pages());
-    /// assert_eq!(file.resident_precise(), 3);
+    /// assert_eq!(hw.root().usage_precise(), Bytes(3 * 4096));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn will_need(&self, group: &Group, pages: Range<u64>) {

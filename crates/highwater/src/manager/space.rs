@@ -13,22 +13,23 @@ use crate::units::{Estimate, Pages};
 /// An address space: mappings of files, whose pages are charged to one group. Cheap to clone;
 /// closed with its last handle or mapping.
 ///
-/// A space counts its resident set: entries in its mappings' page tables, plus pages that the
-/// program counts itself ([`Space::add_rss`]). A page in several mappings counts in each. A space
+/// A space counts its resident set: entries in its mappings' page tables, and with the feature
+/// `lab` pages that the program counts itself. A page in several mappings counts in each. A space
 /// that one CPU uses costs a few cache lines; one that many CPUs use gets words for each of them.
 ///
 /// # Examples
 ///
 /// ```
-/// use highwater::RssMember;
 /// use highwater::{Bytes, Manager, Pages};
 ///
 /// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
 /// let space = hw.space(&hw.root());
-/// space.add_rss(RssMember::Anon, 300);
-/// assert!(space.rss().contains(Pages(300)));
-/// space.add_rss(RssMember::Anon, -300);
-/// assert_eq!((space.rss_precise(), space.peak_rss().low), (Pages(0), Pages(300)));
+/// let memory = space.map_anon(Pages(4))?;
+/// memory.write(0)?[0] = 1;
+/// memory.write(1)?[0] = 1;
+/// assert!(space.rss().contains(Pages(2)));
+/// memory.unmap(0..4)?;
+/// assert_eq!((space.rss_precise(), space.peak_rss().low), (Pages(0), Pages(2)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

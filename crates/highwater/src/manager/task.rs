@@ -45,7 +45,8 @@ impl Group {
     ///         Ok::<(), highwater::ChargeFailed>(())
     ///     }
     /// });
-    /// # highwater::lab::sync::block_on(query, None).unwrap()?;
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # runtime.block_on(query)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn work_on<F: Future>(&self, future: F) -> WorkOn<F> {

@@ -137,7 +137,7 @@ impl ChargeWait {
 /// drop(first);
 /// let second = second.join().unwrap()?;
 /// let soon = Instant::now() + Duration::from_millis(1);
-/// assert!(tenant.charge_async(Bytes::mib(3)).wait_until(soon).is_err());
+/// assert!(tenant.charge_async(Bytes::mib(3)).with_deadline(soon).wait().is_err());
 /// # drop(second);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

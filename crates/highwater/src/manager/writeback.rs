@@ -360,9 +360,9 @@ impl Manager {
     /// # Examples
     ///
     /// ```
-    /// # use highwater::Manager;
+    /// # use highwater::{DirtyTunables, Manager};
     /// # let hw = Manager::builder().build()?;
-    /// hw.set_dirty_tunables(hw.dirty_tunables().dirty_ratio(40)?);
+    /// hw.set_dirty_tunables(DirtyTunables::default().with("dirty_ratio", 40)?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_dirty_tunables(&self, tunables: DirtyTunables) {

@@ -52,11 +52,9 @@ const SYSTEM_CPUS: &str = "/sys/devices/system/cpu";
 ///
 /// ```
 /// use highwater::topology::Topology;
-/// use highwater::units::CpuId;
 ///
 /// let server: Topology = "2x12x8x2".parse()?;
-/// assert_eq!(server.nr_cpus(), 384);
-/// assert_eq!(server.position(CpuId(17)), 17);
+/// assert!(server.to_string().starts_with("384 CPUs"));
 /// # Ok::<(), highwater::topology::ParseTopologyError>(())
 /// ```
 #[derive(Clone)]
