@@ -23,23 +23,6 @@ impl<const N: usize> CounterSet<N> {
     /// # Panics
     ///
     /// When there is no such member.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::counter::{CounterSet, Layout};
-    /// use highwater::lab::percpu::Regime;
-    /// use highwater::topology::Topology;
-    ///
-    /// let machine = Topology::detect();
-    /// let layout = Layout::new(&machine, Regime::preferred(&machine));
-    /// let spaces: Vec<_> = (0..3).map(|_| CounterSet::<2>::new(&layout)).collect();
-    /// spaces[1].add(0, 5);
-    /// spaces[1].add(1, 2);
-    /// let mut sums = Vec::new();
-    /// CounterSet::for_each_sum(&spaces, &[0, 1], |sum| sums.push(sum.value));
-    /// assert_eq!(sums, [0, 7, 0]);
-    /// ```
     #[inline]
     pub fn for_each_sum<'a, I>(sets: I, members: &[usize], mut visit: impl FnMut(Estimate<i64>))
     where

@@ -10,24 +10,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::topology::Topology;
 
 /// Topology, regime and batch of counters, and the limit on sets with per-CPU words.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::counter::{CounterSet, Layout};
-/// use highwater::lab::percpu::Regime;
-/// use highwater::topology::Topology;
-///
-/// let machine = Topology::detect();
-/// let layout = Layout::new(&machine, Regime::preferred(&machine));
-/// let [rss, faults] = [0, 1];
-/// let space = CounterSet::<2>::new(&layout);
-/// space.add(rss, 16);
-/// space.add(faults, 1);
-/// assert_eq!(space.precise_sum(rss), 16);
-/// # space.add(rss, -16);
-/// # space.add(faults, -1);
-/// ```
 pub struct Layout {
     pub(super) topology: Topology,
     pub(super) regime: Regime,

@@ -16,21 +16,6 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::units::Estimate;
 
 /// A historical maximum.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::counter::Peak;
-/// use highwater::units::Estimate;
-///
-/// let peak = Peak::new();
-/// peak.observe(Estimate { value: 70, low: 60, high: 90 });
-/// peak.observe(Estimate { value: 20, low: 10, high: 40 });
-/// assert!(peak.get().low == 60 && peak.get().high == 90);
-/// // 85..=115 may be a new peak: find out.
-/// peak.settle(Estimate { value: 100, low: 85, high: 115 }, || 97);
-/// assert!(peak.get().low == 97 && peak.get().high == 97);
-/// ```
 #[derive(Debug)]
 pub struct Peak {
     /// Written by: observers (maximum, Release). Read by: any thread (Acquire). Publishes: a `high`

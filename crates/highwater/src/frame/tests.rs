@@ -146,3 +146,30 @@ fn threads_share_a_pool_without_losing_frames() {
     assert_eq!(pool.counts().allocated, Pages::ZERO);
     pool.check_invariants();
 }
+
+#[test]
+fn the_documented_sizes_are_computed() {
+    // Goal: the table of sizes in `docs/tuning.md` matches the code. Method: compute every row.
+    let document = include_str!("../../docs/tuning.md");
+    let rows = [
+        ("64 KiB", Bytes::kib(64)),
+        ("4 MiB", Bytes::mib(4)),
+        ("16 MiB", Bytes::mib(16)),
+        ("64 MiB", Bytes::mib(64)),
+        ("256 MiB", Bytes::mib(256)),
+        ("1 GiB", Bytes::gib(1)),
+        ("16 GiB", Bytes::gib(16)),
+    ];
+    let tunables = Tunables::default();
+    for (name, capacity) in rows {
+        let pages = capacity.pages_floor();
+        let Watermarks { min, low, high } = Watermarks::for_managed(pages, &tunables);
+        let mut row = format!("| {name} | {} | {} | {} | {} |", pages.0, min.0, low.0, high.0);
+        for cpus in [2, 16, 64] {
+            let PcpSizes { batch, high_min, high_max } =
+                PcpSizes::for_managed(pages, low, cpus, &tunables);
+            row += &format!(" {high_min}..{high_max} ({batch}) |");
+        }
+        assert!(document.contains(&row), "docs/tuning.md lacks: {row}");
+    }
+}

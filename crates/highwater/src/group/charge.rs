@@ -27,24 +27,6 @@ use super::tree::{Core, GroupKey};
 /// let root = GroupTree::new(1).root();
 /// root.try_charge(Bytes(1)).unwrap(); // error: unused `Charge` that must be used
 /// ```
-///
-/// # Examples
-///
-/// ```
-/// #![deny(unused_must_use)]
-/// use highwater::group::GroupTree;
-/// use highwater::units::Bytes;
-///
-/// let root = GroupTree::new(1).root();
-/// let mut charge = root.try_charge(Bytes(5))?;
-/// let half = charge.split(Bytes(2));
-/// charge.shrink(Bytes(1));
-/// assert_eq!((charge.bytes(), half.bytes()), (Bytes(2), Bytes(2)));
-/// drop(charge);
-/// assert_eq!(root.usage_precise(), Bytes(2));
-/// # drop(half);
-/// # Ok::<(), highwater::group::ChargeError>(())
-/// ```
 #[must_use = "dropping a charge uncharges its bytes: keep it for as long as the memory is used"]
 pub struct Charge {
     held: Held<Core>,

@@ -31,22 +31,6 @@ impl Watches {
 }
 
 /// The highest usage of a group since this was made or last [reset](Self::reset).
-///
-/// # Examples
-///
-/// ```
-/// use highwater::group::GroupTree;
-/// use highwater::units::Bytes;
-///
-/// let root = GroupTree::new(1).root();
-/// drop(root.try_charge(Bytes(700))?);
-/// let watch = root.watch_peak();
-/// drop(root.try_charge(Bytes(500))?);
-/// assert!(watch.peak().contains(Bytes(500)) && root.peak().contains(Bytes(700)));
-/// watch.reset();
-/// assert!(watch.peak().contains(Bytes::ZERO));
-/// # Ok::<(), highwater::group::ChargeError>(())
-/// ```
 pub struct PeakWatch {
     node: GroupNode,
     number: u64,

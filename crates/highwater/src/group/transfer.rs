@@ -147,21 +147,6 @@ impl Charge {
     /// # Panics
     ///
     /// When it holds fewer bytes, or `to` belongs to another tree.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::group::{GroupTree, Limits};
-    /// use highwater::units::Bytes;
-    ///
-    /// let top = GroupTree::new(1).root().child("top", Limits::max(Bytes(10)))?;
-    /// let (a, b) = (top.child("a", Limits::default())?, top.child("b", Limits::default())?);
-    /// let mut work = a.try_charge(Bytes(10))?;
-    /// let moved = work.transfer(&b, Bytes(4))?;
-    /// assert_eq!((a.usage_precise(), b.usage_precise()), (Bytes(6), Bytes(4)));
-    /// # drop(moved);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn transfer(&mut self, to: &GroupNode, bytes: Bytes) -> Result<Self, ChargeError> {
         self.transfer_as(Actor::Here, to, bytes)
     }

@@ -116,27 +116,6 @@ pub(super) struct Shared {
 /// For each group: two cache lines for each CPU that has charged to it, and their addresses: half a
 /// byte for each CPU of the machine, and 128 bytes for each 16 CPUs of which one has charged. Later
 /// groups reuse all of it.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::Bytes;
-/// use highwater::group::{GroupTree, Limits};
-///
-/// let tree = GroupTree::new(2);
-/// let tenant = tree.root().child("tenant-a", Limits::max(Bytes(20)))?;
-/// let query = tenant.child("query-42", Limits::default())?;
-/// let work = query.try_charge(Bytes(20))?;
-/// let refused = query.try_charge(Bytes(1)).unwrap_err();
-/// assert_eq!(
-///     refused.to_string(),
-///     "group /tenant-a: 1 B asked, 0 B free below its maximum of 20 B; \
-///      reclaim from it or raise its maximum",
-/// );
-/// drop(work);
-/// assert_eq!(tenant.usage_precise(), Bytes(0));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug)]
 pub struct GroupTree {
     pub(super) shared: Arc<Shared>,

@@ -170,26 +170,6 @@ impl Core {
 /// no room. When it is woken it must be polled or dropped: until then it withholds its room from
 /// those behind it. Its waker is called in the middle of the operation that made room: it schedules
 /// the task, and must not itself charge, wait or panic.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::{Duration, Instant};
-/// use highwater::group::{ChargeError, GroupTree, Limits};
-/// use highwater::units::Bytes;
-///
-/// let group = GroupTree::new(2).root().child("a", Limits::max(Bytes(10)))?;
-/// let first = group.try_charge(Bytes(8))?;
-/// let waiting = std::thread::spawn({
-///     let group = group.clone();
-///     move || group.charge_wait(Bytes(5)).wait()
-/// });
-/// drop(first);
-/// assert_eq!(waiting.join().unwrap()?.bytes(), Bytes(5));
-/// let late = group.charge_wait(Bytes(11)).wait_until(Instant::now() + Duration::from_secs(9));
-/// assert!(matches!(late, Err(ChargeError::OverMax { .. })), "it could never fit");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[must_use = "a charge that is not awaited charges nothing"]
 pub struct ChargeWait {
     node: GroupNode,

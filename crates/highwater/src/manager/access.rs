@@ -161,21 +161,6 @@ impl Mapping {
     }
 
     /// Returns a page of a writable file, latched for reading, if it is resident.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open_writable(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// assert!(map.try_read_latched(0).is_none()); // not resident yet
-    /// map.write(0)?[0] = 8;
-    /// assert_eq!(map.try_read_latched(0).unwrap()[0], 8);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
@@ -209,21 +194,6 @@ impl Mapping {
     }
 
     /// Returns a page of a writable file, latched for writing and marked dirty, if it is resident.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open_writable(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// assert!(map.try_write(0).is_none()); // not resident yet
-    /// drop(map.read_latched(0)?);
-    /// map.try_write(0).unwrap()[0] = 8;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {

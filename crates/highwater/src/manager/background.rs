@@ -235,15 +235,6 @@ impl Manager {
     /// # Cost
     ///
     /// One load for each zone.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// assert!(!hw.is_short());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn is_short(&self) -> bool {

@@ -168,16 +168,6 @@ impl Manager {
     }
 
     /// Returns the maximum for [`set_capacity`](Self::set_capacity).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::{Bytes, Manager};
-    ///
-    /// let hw = Manager::builder().capacity(Bytes::mib(8)).capacity_max(Bytes::mib(32)).build()?;
-    /// assert_eq!(hw.capacity_max(), Bytes::mib(32));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn capacity_max(&self) -> Bytes {

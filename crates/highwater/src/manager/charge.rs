@@ -145,17 +145,6 @@ impl Charge {
     }
 
     /// Returns the path of the charged group.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// let work = tenant.charge(Bytes(600))?;
-    /// assert_eq!(work.group().to_string(), "/tenant-a");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn group(&self) -> GroupPath {
@@ -289,18 +278,6 @@ impl Charge {
     /// # Errors
     ///
     /// As [`grow`](Self::grow).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// let mut work = tenant.charge(Bytes(600))?;
-    /// work.resize(Bytes(250))?;
-    /// assert_eq!(tenant.usage_precise(), Bytes(250));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn resize(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
         let now = self.bytes();

@@ -227,19 +227,6 @@ impl File {
     }
 
     /// Returns the number of resident pages of the file as an interval, in O(1).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// let file = hw.open(source.path())?;
-    /// file.will_need(&hw.root(), 0..2);
-    /// assert!(file.resident().contains(2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn resident(&self) -> Estimate<i64> {
@@ -247,19 +234,6 @@ impl File {
     }
 
     /// Returns the number of resident pages of the file; exact if no thread adds or evicts pages.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// let file = hw.open(source.path())?;
-    /// file.will_need(&hw.root(), 0..2);
-    /// assert_eq!(file.resident_precise(), 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn resident_precise(&self) -> i64 {
@@ -310,21 +284,6 @@ impl File {
     ///
     /// `within` must not use the manager; with a policy under which reclaim waits for the lock, it
     /// must not wait for a thread that needs memory either: that deadlocks (a debug build panics).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// let guard = hw.enter();
-    /// assert_eq!(map.read(&guard, 0)?[0], 7);
-    /// assert_eq!(file.hold_rmap(|| 42), 42);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
         let (core, entry) = (&self.open.shared.core, &self.open.entry);

@@ -99,19 +99,6 @@ impl Group {
     }
 
     /// Returns the group's key: number and generation in one word, never that of a later group.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// let key = tenant.key();
-    /// tenant.remove()?;
-    /// let later = hw.root().child("tenant-a", Limits::default())?;
-    /// assert_ne!(later.key(), key);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn key(&self) -> GroupKey {
@@ -136,17 +123,6 @@ impl Group {
     }
 
     /// Returns the parent; `None` for the root.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// assert_eq!(tenant.parent(), Some(hw.root()));
-    /// assert_eq!(hw.root().parent(), None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn parent(&self) -> Option<Self> {
@@ -176,17 +152,6 @@ impl Group {
     }
 
     /// Returns whether the group was removed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.remove()?;
-    /// assert!(tenant.is_removed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn is_removed(&self) -> bool {
@@ -194,17 +159,6 @@ impl Group {
     }
 
     /// Returns whether `other` is this group or an ancestor of it.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// assert!(tenant.is_descendant_of(&hw.root()));
-    /// assert!(!hw.root().is_descendant_of(&tenant));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn is_descendant_of(&self, other: &Self) -> bool {
@@ -255,16 +209,6 @@ impl Group {
     }
 
     /// Returns the group's name.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// assert_eq!(tenant.name(), "tenant-a");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn name(&self) -> &str {

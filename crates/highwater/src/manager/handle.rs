@@ -228,16 +228,6 @@ impl Manager {
     /// Sets the cost of swap I/O relative to file I/O, as `vm.swappiness` does: from 0 (swap is the
     /// more expensive) to 200 (file reads are), 100 for equal. Reclaim balances anonymous and file
     /// pages by it. Default: 60.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// hw.set_swappiness(0); // swaps only when no file page can be evicted
-    /// assert_eq!(hw.root().swappiness(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_swappiness(&self, swappiness: u64) {
         self.core().reclaim.set_swappiness(swappiness);
@@ -261,15 +251,6 @@ impl Manager {
     }
 
     /// Returns the per-CPU free lists, watermarks and tunables, as `/proc/zoneinfo` shows them.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// println!("{}", hw.zoneinfo());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn zoneinfo(&self) -> Zoneinfo {
@@ -277,16 +258,6 @@ impl Manager {
     }
 
     /// Drains every per-CPU free list to the zones. Returns the number of frames.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// hw.drain_all();
-    /// assert_eq!(hw.snapshot().frames.cached.bytes(), Bytes::ZERO);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn drain_all(&self) -> Pages {
         self.core().pool.drain_all()
@@ -294,15 +265,6 @@ impl Manager {
 
     /// Returns how long reclaim waited for rmap locks, how long map and unmap held them, and for
     /// how many pages.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// println!("{:?}", hw.rmap_times());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn rmap_times(&self) -> LockTimes {
@@ -327,16 +289,6 @@ impl Manager {
     }
 
     /// Returns the memory that pages may use: the frames managed at the current capacity.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::{Bytes, Manager};
-    ///
-    /// let hw = Manager::builder().capacity(Bytes::gib(1)).frames(Bytes::mib(16)).build()?;
-    /// assert_eq!(hw.frames(), Bytes::mib(16));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn frames(&self) -> Bytes {
@@ -344,15 +296,6 @@ impl Manager {
     }
 
     /// Returns the CPU topology that the manager was built for.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// println!("{} CPUs", hw.topology().nr_cpus());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn topology(&self) -> &Topology {
@@ -360,17 +303,6 @@ impl Manager {
     }
 
     /// Returns how per-CPU words are updated, and the reason if that is not the cheapest regime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::lab::percpu::{Regime, RegimeReason};
-    ///
-    /// let hw = highwater::Manager::builder().regime(Regime::Atomic).build()?;
-    /// assert_eq!(hw.regime().regime, Regime::Atomic);
-    /// assert_eq!(hw.regime().reason, Some(RegimeReason::Requested));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn regime(&self) -> ChosenRegime {

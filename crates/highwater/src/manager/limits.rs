@@ -78,53 +78,18 @@ impl Group {
     }
 
     /// Sets the group's hard protection.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_min(Bytes::mib(1));
-    /// assert_eq!(tenant.limits().min, Bytes::mib(1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_min(&self, min: Bytes) {
         self.node().set_min(min);
     }
 
     /// Sets the group's soft protection.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_low(Bytes::mib(4));
-    /// assert_eq!(tenant.limits().low, Bytes::mib(4));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_low(&self, low: Bytes) {
         self.node().set_low(low);
     }
 
     /// Sets the usage above which the group is throttled.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_high(Bytes::mib(1));
-    /// let work = tenant.charge(Bytes::mib(2))?;
-    /// assert_eq!(tenant.events().high, 1);
-    /// assert!(!work.throttle_delay().is_zero());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_high(&self, high: Bytes) {
         self.node().set_high(high);
@@ -163,18 +128,6 @@ impl Group {
     /// # Errors
     ///
     /// When it is above 200; the setting is unchanged.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_swappiness(Some(10))?;
-    /// assert_eq!(tenant.swappiness(), 10);
-    /// assert!(tenant.set_swappiness(Some(201)).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_swappiness(&self, swappiness: Option<u64>) -> Result<(), SwappinessError> {
         let reclaim = &self.shared().core.reclaim;
@@ -182,17 +135,6 @@ impl Group {
     }
 
     /// Returns the swappiness in force for the group.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// hw.set_swappiness(100);
-    /// assert_eq!(tenant.swappiness(), 100); // no setting of its own
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn swappiness(&self) -> u64 {
@@ -236,18 +178,6 @@ impl Group {
     }
 
     /// Returns whether the group or an ancestor is being stopped.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.mark_oom_victim();
-    /// let query = tenant.child("query-42", Limits::default())?;
-    /// assert!(query.is_oom_victim());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn is_oom_victim(&self) -> bool {

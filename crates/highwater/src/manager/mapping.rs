@@ -82,19 +82,6 @@ impl Mapping {
     }
 
     /// Returns the mapped file.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// assert_eq!(map.file().pages(), file.pages());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn file(&self) -> &File {
@@ -102,20 +89,6 @@ impl Mapping {
     }
 
     /// Returns the space of the mapping.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// let other = map.space().map_file(&file, 0..1)?; // same space, same group
-    /// assert_eq!(other.pages(), 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn space(&self) -> &Space {
@@ -251,21 +224,6 @@ impl Mapping {
 
     /// Marks the pages as executable: one access through this mapping activates them, where others
     /// need two.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// map.set_executable();
-    /// let guard = hw.enter();
-    /// assert_eq!(map.read(&guard, 0)?[0], 7);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_executable(&self) {
         self.area.set(AreaFlag::Executable);

@@ -52,16 +52,6 @@ impl Manager {
     }
 
     /// Returns the maximum readahead window.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Pages;
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// assert_eq!(hw.readahead(), Pages(32));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn readahead(&self) -> Pages {

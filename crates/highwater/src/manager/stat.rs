@@ -18,16 +18,6 @@ impl Group {
     /// Returns a statistic of the group and its descendants, with the bound of its error and its
     /// age. `docs/stats.md` explains each.
     ///
-    /// ```
-    /// use highwater::group::{StatItem, Tolerance};
-    /// use highwater::{Background, Bytes, Manager};
-    ///
-    /// let hw = Manager::builder().capacity(Bytes::mib(8)).background(Background::Off).build()?;
-    /// let read = hw.root().stat(StatItem::Pgfault, Tolerance::EXACT);
-    /// assert_eq!((read.value, read.staleness), (0, 0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Cost
     ///
     /// As [`GroupNode::read_stat`](crate::group::GroupNode::read_stat).

@@ -105,18 +105,6 @@ impl Group {
     }
 
     /// Returns the limit events of the group itself.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// let query = tenant.child("query-42", Limits::max(Bytes(1000)))?;
-    /// assert!(query.charge(Bytes(1001)).is_err());
-    /// assert_eq!((query.events_local().max, tenant.events_local().max), (1, 0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn events_local(&self) -> GroupEvents {
@@ -124,16 +112,6 @@ impl Group {
     }
 
     /// Returns the number of charges in this group's wait queue.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// assert_eq!(tenant.nr_waiting(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn nr_waiting(&self) -> usize {
@@ -145,21 +123,6 @@ impl Group {
     /// # Cost
     ///
     /// Locks each CPU's add batch, to drain it to the lists first.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Limits, Manager};
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// let file = hw.open(source.path())?;
-    /// file.will_need(&tenant, 0..file.pages());
-    /// let sizes = tenant.list_sizes();
-    /// assert_eq!(sizes.inactive_file + sizes.active_file, highwater::Pages(3));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn list_sizes(&self) -> ListSizes {

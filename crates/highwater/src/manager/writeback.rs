@@ -370,16 +370,6 @@ impl Manager {
     }
 
     /// Returns the current write-back tunables.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::DirtyTunables;
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// assert_eq!(hw.dirty_tunables(), DirtyTunables::default());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn dirty_tunables(&self) -> DirtyTunables {

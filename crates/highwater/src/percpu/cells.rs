@@ -86,19 +86,6 @@ pub struct Added {
 /// Per-CPU words of 63 bits, added to by their CPU and summed by any thread.
 ///
 /// Values wrap around at 63 bits, and so do sums: a word that went over and came back is exact.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::lab::percpu::{Cells, Regime};
-/// use highwater::topology::Topology;
-///
-/// let machine = Topology::detect();
-/// let cells = Cells::new(Regime::preferred(&machine), machine.nr_cpus(), 2);
-/// cells.add(0, 3);
-/// cells.add(1, -3);
-/// assert_eq!((cells.precise_sum(0), cells.precise_sum(1)), (3, -3));
-/// ```
 // The fields that an add needs come first, on one line.
 #[repr(C, align(64))]
 pub struct Cells {

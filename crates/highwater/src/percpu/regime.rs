@@ -22,20 +22,6 @@ pub enum Regime {
 }
 
 /// The regime of a manager, and why it is not the cheapest one.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::lab::percpu::{ChosenRegime, Regime, RegimeReason};
-/// use highwater::{Manager, Topology};
-///
-/// let hw = Manager::builder().topology(Topology::flat(8)).build()?;
-/// let ChosenRegime { regime, reason, .. } = hw.regime();
-/// assert_eq!(regime, Regime::Atomic);
-/// assert_eq!(reason, Some(RegimeReason::SyntheticTopology));
-/// assert_eq!(hw.regime().to_string(), "atomic: the topology is synthetic");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
