@@ -142,10 +142,10 @@ pub use cache::{
 };
 pub use group::Limits;
 pub use manager::{
-    AllocError, Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait,
-    Counter, CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager,
-    Mapping, MemoryError, NoFrames, OpenError, PinnedPage, RangeError, ReadError, ReclaimRequest,
-    Snapshot, Space, Throttling, Victim, WorkOn, Working,
+    Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
+    CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager, Mapping,
+    MemoryError, NoFrames, OpenError, OutOfMemory, PinnedPage, RangeError, ReadError,
+    ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn, Working,
 };
 pub use percpu::RegimeReason;
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};

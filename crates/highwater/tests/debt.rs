@@ -9,7 +9,7 @@ mod seed;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits};
+use highwater::group::{ChargeError, GroupNode, GroupTree, Limits, NodeCharge};
 use highwater::units::{Bytes, CpuId};
 
 /// `count` times an odd amount, so that no sum is a number of whole pages.
@@ -128,7 +128,7 @@ fn forced_charges_beside_others_lose_nothing() {
                     let groups = &groups;
                     let mut rng = fastrand::Rng::with_seed(seed * 1000 + round * 10 + nth);
                     scope.spawn(move || {
-                        let mut held: Vec<Charge> = Vec::new();
+                        let mut held: Vec<NodeCharge> = Vec::new();
                         for _ in 0..2000 {
                             let group = &groups[rng.usize(..2)];
                             let (on, pages) = (CpuId(rng.u32(..4)), amount(rng.u64(..9)));

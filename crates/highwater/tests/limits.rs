@@ -10,7 +10,7 @@ mod seed;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
+use highwater::group::{ChargeError, GroupNode, GroupTree, Limits, MaxError, NodeCharge};
 use highwater::units::{Bytes, CpuId, Estimate, GroupId};
 
 /// Maximum number of tokens in a word, as documented at `GroupNode::usage`.
@@ -48,7 +48,7 @@ fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
 }
 
 /// Returns the charge if it succeeded; only a full group may have refused it.
-fn charged(outcome: Result<Charge, ChargeError>) -> Option<Charge> {
+fn charged(outcome: Result<NodeCharge, ChargeError>) -> Option<NodeCharge> {
     match outcome {
         Ok(charge) => Some(charge),
         Err(ChargeError::OverMax { .. }) => None,
@@ -243,7 +243,7 @@ impl Arena {
 
     /// Charges, grows, splits, shrinks and uncharges at random; ends with nothing held.
     fn churn(&self, mut rng: fastrand::Rng, nr_ops: usize) {
-        let mut held: Vec<Charge> = Vec::new();
+        let mut held: Vec<NodeCharge> = Vec::new();
         for _ in 0..nr_ops {
             let on = cpu(&mut rng, self.nr_cpus);
             let is_large = rng.u8(..8) == 0;

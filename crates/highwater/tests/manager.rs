@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use highwater::lab::percpu::Regime;
 use highwater::{
-    Access, AllocError, Background, BuildError, Bytes, DirtyTunables, Group, Limits, Manager,
+    Access, Background, BuildError, Bytes, DirtyTunables, Group, Limits, Manager, OutOfMemory,
     Pages, ReadError, SyncError, Topology,
 };
 use support::{TestFile, assert_empty, first_word, manager, mapped};
@@ -178,9 +178,9 @@ fn when_dirty_pages_cannot_be_written_memory_is_exhausted_with_numbers() {
         }
         written += 1;
     };
-    let exhausted = |source: &AllocError| match source {
-        AllocError::Exhausted { write_failed, .. } => *write_failed > 0,
-        AllocError::Charge(failed) => failed.write_failed > 0,
+    let exhausted = |source: &OutOfMemory| match source {
+        OutOfMemory::Exhausted { write_failed, .. } => *write_failed > 0,
+        OutOfMemory::Charge(failed) => failed.write_failed > 0,
         _ => false,
     };
     assert!(

@@ -208,7 +208,7 @@ struct Member {
     node: GroupNode,
     parent: usize,
     settings: [u64; 2],
-    charges: Vec<highwater::group::Charge>,
+    charges: Vec<highwater::group::NodeCharge>,
 }
 
 /// Returns the effective settings of every group below `root`, by the specification's formulas:

@@ -8,7 +8,7 @@ mod seed;
 
 use std::thread;
 
-use highwater::group::{Charge, ChargeError, DEPTH_MAX, GroupNode, GroupTree, Limits};
+use highwater::group::{ChargeError, DEPTH_MAX, GroupNode, GroupTree, Limits, NodeCharge};
 use highwater::units::{Bytes, CpuId};
 
 /// `count` times an odd amount, so that no sum is a number of whole pages.
@@ -32,7 +32,7 @@ fn residue_of_removed_groups_is_their_ancestors() {
         chain.push(next);
     }
     assert_eq!(chain.len(), DEPTH_MAX as usize);
-    let mut held: Vec<Charge> = Vec::new();
+    let mut held: Vec<NodeCharge> = Vec::new();
     for (group, nth) in chain.iter().zip(1..) {
         held.push(
             group
@@ -94,7 +94,7 @@ fn charges_outlive_groups_that_come_and_go() {
             let (tree, parents) = (&tree, &parents);
             let mut rng = fastrand::Rng::with_seed(seed * 10 + nth);
             scope.spawn(move || {
-                let (mut held, mut last): (Vec<Charge>, _) = (Vec::new(), 0);
+                let (mut held, mut last): (Vec<NodeCharge>, _) = (Vec::new(), 0);
                 for at in 0..3000 {
                     let parent = &parents[rng.usize(..2)];
                     let group = child(parent, &format!("{nth}-{at}"));

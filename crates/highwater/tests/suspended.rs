@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::{Access, AllocError, CapacityError, Limits, Pages, ReadError};
+use highwater::{Access, CapacityError, Limits, OutOfMemory, Pages, ReadError};
 use support::{TestFile, assert_empty, first_word, manager};
 
 #[path = "../src/seed.rs"]
@@ -121,7 +121,7 @@ impl Torment {
 fn is_spurious(error: &ReadError) -> bool {
     match error {
         ReadError::NoMemory {
-            source: AllocError::Charge(failed),
+            source: OutOfMemory::Charge(failed),
             ..
         } => failed.borrowed == 0,
         _ => true,

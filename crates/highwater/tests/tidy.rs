@@ -31,6 +31,7 @@ type Rule = fn(&Tree) -> Vec<Finding>;
 /// Every rule, by name.
 const RULES: &[(&str, Rule)] = &[
     ("layers", code_rules::layers),
+    ("parts", code_rules::parts),
     ("unsafe fence", code_rules::unsafe_fence),
     ("one door", code_rules::one_door),
     ("pairs with", code_rules::pairs_with),

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use highwater::Topology;
 use highwater::group::{
-    Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits, MaxError, PeakWatch,
+    ChargeError, GroupNode, GroupTree, Limits, MaxError, NodeCharge, NodeChargeWait, PeakWatch,
 };
 use highwater::lab::percpu::Regime;
 use highwater::units::{Bytes, CpuId, GroupId, PAGE_BYTES};
@@ -45,7 +45,7 @@ impl Wake for Bell {
 
 /// A waiting charge, polled only when it was called.
 struct Task {
-    wait: ChargeWait,
+    wait: NodeChargeWait,
     bell: Arc<Bell>,
 }
 
@@ -66,7 +66,7 @@ struct Arena {
     /// Living groups, and some that were removed a moment ago.
     groups: Mutex<Vec<GroupNode>>,
     /// Guards in transit from one thread to another.
-    passing: Mutex<Vec<Charge>>,
+    passing: Mutex<Vec<NodeCharge>>,
 }
 
 /// Events by kind; the end asserts that all occurred.
@@ -82,7 +82,7 @@ impl Tally {
 /// One thread's state.
 struct Worker {
     rng: fastrand::Rng,
-    held: Vec<Charge>,
+    held: Vec<NodeCharge>,
     /// Bytes without a guard, by group.
     disowned: Vec<(GroupNode, u64)>,
     tasks: Vec<Task>,
@@ -176,7 +176,7 @@ fn limits(rng: &mut fastrand::Rng) -> Limits {
 }
 
 impl Task {
-    fn poll(&mut self) -> Poll<Result<Charge, ChargeError>> {
+    fn poll(&mut self) -> Poll<Result<NodeCharge, ChargeError>> {
         self.bell.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&self.bell));
         Pin::new(&mut self.wait).poll(&mut Context::from_waker(&waker))
@@ -231,7 +231,7 @@ impl Worker {
     }
 
     /// Counts the outcome of a charge, and keeps it.
-    fn keep(&mut self, what: &'static str, outcome: Result<Charge, ChargeError>) {
+    fn keep(&mut self, what: &'static str, outcome: Result<NodeCharge, ChargeError>) {
         self.tally.count(match outcome.as_ref().err() {
             None => what,
             Some(ChargeError::OverMax { .. }) => "refused",

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::group::{Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits};
+use highwater::group::{ChargeError, GroupNode, GroupTree, Limits, NodeCharge, NodeChargeWait};
 use highwater::units::{Bytes, CpuId};
 
 /// `count` times an odd amount, so that no sum is a number of whole pages.
@@ -33,12 +33,12 @@ impl Wake for Bell {
 
 /// A task of an executor that runs a task only when it was called.
 struct Task {
-    wait: ChargeWait,
+    wait: NodeChargeWait,
     bell: Arc<Bell>,
 }
 
 impl Task {
-    fn new(wait: ChargeWait) -> Self {
+    fn new(wait: NodeChargeWait) -> Self {
         let bell = Arc::new(Bell(AtomicBool::new(true)));
         Self { wait, bell }
     }
@@ -47,14 +47,14 @@ impl Task {
         self.bell.0.load(Ordering::Relaxed)
     }
 
-    fn poll(&mut self) -> Poll<Result<Charge, ChargeError>> {
+    fn poll(&mut self) -> Poll<Result<NodeCharge, ChargeError>> {
         self.bell.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&self.bell));
         Pin::new(&mut self.wait).poll(&mut Context::from_waker(&waker))
     }
 
     /// Returns the charge, if the task was called and is granted now.
-    fn granted(&mut self) -> Option<Charge> {
+    fn granted(&mut self) -> Option<NodeCharge> {
         match self.is_called().then(|| self.poll())? {
             Poll::Ready(outcome) => Some(outcome.unwrap()),
             Poll::Pending => None,
@@ -66,7 +66,7 @@ fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
     parent.child(name, Limits::max(amount(max))).unwrap()
 }
 
-fn behind(outcome: Result<Charge, ChargeError>) -> usize {
+fn behind(outcome: Result<NodeCharge, ChargeError>) -> usize {
     match outcome.unwrap_err() {
         ChargeError::Behind { nr_waiting, .. } => nr_waiting,
         error => panic!("{error}"),
@@ -97,7 +97,7 @@ fn waiters_are_served_in_order_of_arrival() {
     }
     assert_eq!(top.nr_waiting(), sizes.len());
     let (mut nr_granted, mut free) = (0, 0);
-    let mut granted: Vec<Charge> = Vec::new();
+    let mut granted: Vec<NodeCharge> = Vec::new();
     for on in (0..384).cycle() {
         if nr_granted == sizes.len() {
             break;
@@ -243,7 +243,7 @@ struct World {
     rng: fastrand::Rng,
     tree: GroupTree,
     groups: Vec<GroupNode>,
-    held: Vec<Charge>,
+    held: Vec<NodeCharge>,
     tasks: Vec<(usize, Task)>,
     nr_granted: usize,
 }
@@ -467,7 +467,7 @@ fn what_can_never_fit_is_refused_at_once() {
 }
 
 /// A waker that keeps pages charged while it exists.
-struct Holder(#[expect(dead_code, reason = "dropped with the waker")] Charge);
+struct Holder(#[expect(dead_code, reason = "dropped with the waker")] NodeCharge);
 
 impl Wake for Holder {
     fn wake(self: Arc<Self>) {}

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::memmap::{read_vectored_at, write_vectored_at};
 use crate::units::{PAGE_BYTES, PAGE_SIZE};
@@ -210,4 +211,11 @@ impl Backing for FileBacking {
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
+}
+
+/// Calls storage to write, and turns a panic into an error. Reclaim writes on behalf of other
+/// requests, with pages isolated from their lists: it has to return, and the page stays dirty.
+pub(super) fn guarded<R>(write: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+    catch_unwind(AssertUnwindSafe(write))
+        .unwrap_or_else(|_| Err(io::Error::other("the storage panicked")))
 }

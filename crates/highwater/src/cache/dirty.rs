@@ -23,7 +23,8 @@ use std::ops::AddAssign;
 
 use super::gather::IfHeld;
 use super::{
-    FileEntry, FileId, PageCache, PageFlag, PageKey, SyncError, WriteBackError, WrittenBack,
+    FileEntry, FileId, PageCache, PageFlag, PageKey, SyncError, WriteBackError, WriteBackOutcome,
+    WrittenBack,
 };
 use crate::group::{GroupTree, StatItem};
 use crate::memmap::zeroed;
@@ -94,25 +95,6 @@ pub enum WriteBack {
     Expired(u32),
     /// That number of pages, oldest first.
     Oldest(Pages),
-}
-
-/// Result of writing several pages back.
-#[derive(Debug, Default)]
-pub struct WriteBackOutcome {
-    /// Pages that their files have taken.
-    pub nr_written: u64,
-    /// Pages whose write failed; they stay dirty.
-    pub nr_failed: u64,
-    /// Pages of `nr_failed` that had not failed since they were last written: other pages now come
-    /// before them.
-    pub nr_failed_first: u64,
-    /// Pages that were pinned or latched; they stay dirty.
-    pub nr_latched: u64,
-    /// The first error.
-    pub first_error: Option<WriteBackError>,
-    /// Written pages that reclaim awaits: the caller must [rotate](crate::reclaim::Reclaim::rotate)
-    /// them.
-    pub awaited: Vec<(Pfn, PageKey)>,
 }
 
 impl WriteBackOutcome {

@@ -1,17 +1,16 @@
 //! Open files and their backing storage.
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use thiserror::Error;
 
-use super::Evicted;
 use super::anon::Anon;
 use super::backing::{Backing, FileBacking};
-use super::key::PageKey;
+use super::errseq::{SyncFailures, ToldOf};
+use super::key::{Access, FileId, FileKind, PageKey};
 use super::readahead::Readahead;
 use super::rmap::Rmap;
-use super::writeback::SyncFailures;
+use super::{Evicted, PageCache};
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
@@ -19,108 +18,6 @@ use crate::topology::Topology;
 use crate::units::{Estimate, Pages};
 
 static FILES_LOCK: LockClass = LockClass::new("files", Rank::Files);
-
-/// Access mode of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Its contents do not change while it is open.
-    ReadOnly,
-    /// Its pages may be written through the cache.
-    ReadWrite,
-}
-
-/// Kind of a file object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FileKind {
-    /// A file: pages are read from it and written back to it.
-    File,
-    /// Anonymous memory: starts as zeros, is swapped out, and ends with its mapping.
-    Anon,
-    /// Shared memory: as anonymous, for any number of mappings.
-    Shmem,
-}
-
-impl FileKind {
-    /// Returns whether evicted pages go to swap. They are on the anonymous lists.
-    #[must_use]
-    pub const fn is_swap_backed(self) -> bool {
-        matches!(self, Self::Anon | Self::Shmem)
-    }
-}
-
-/// Number of an open file; its lowest bits encode the kind and access mode.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId(u32);
-
-/// Bits of a file number.
-const FILE_BITS: u32 = 20;
-/// Bits of those that encode kind and access mode.
-const KIND_BITS: u32 = 2;
-const READ_ONLY: u32 = 0;
-const READ_WRITE: u32 = 1;
-const ANON: u32 = 2;
-const SHMEM: u32 = 3;
-
-impl FileId {
-    /// Maximum number of open files, mappings of anonymous memory included.
-    pub const MAX: usize = (1 << (FILE_BITS - KIND_BITS)) - 2;
-
-    fn new(slot: usize, kind: FileKind, access: Access) -> Self {
-        debug_assert!(slot < Self::MAX);
-        let slot = u32::try_from(slot + 1).expect("at most `MAX` files are open");
-        let kind = match (kind, access) {
-            (FileKind::File, Access::ReadOnly) => READ_ONLY,
-            (FileKind::File, Access::ReadWrite) => READ_WRITE,
-            (FileKind::Anon, _) => ANON,
-            (FileKind::Shmem, _) => SHMEM,
-        };
-        Self(slot << KIND_BITS | kind)
-    }
-
-    fn slot(self) -> usize {
-        (self.0 >> KIND_BITS) as usize - 1
-    }
-
-    /// Returns the file's kind.
-    #[must_use]
-    pub const fn kind(self) -> FileKind {
-        match self.0 & ((1 << KIND_BITS) - 1) {
-            READ_ONLY | READ_WRITE => FileKind::File,
-            ANON => FileKind::Anon,
-            _ => FileKind::Shmem,
-        }
-    }
-
-    pub(super) const fn get(self) -> u32 {
-        self.0
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the upper bits of a key are a file number"
-    )]
-    pub(super) const fn from_bits(bits: u64) -> Self {
-        Self(bits as u32)
-    }
-
-    /// Returns whether pages of the file have latches and can be dirty: false for read-only files.
-    #[must_use]
-    pub const fn is_writable(self) -> bool {
-        self.0 & ((1 << KIND_BITS) - 1) != READ_ONLY
-    }
-}
-
-impl fmt::Debug for FileId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind() {
-            FileKind::File if self.is_writable() => "writable file",
-            FileKind::File => "file",
-            FileKind::Anon => "anon",
-            FileKind::Shmem => "shmem",
-        };
-        write!(f, "{kind} {}", self.0 >> KIND_BITS)
-    }
-}
 
 /// No file number is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -148,9 +45,68 @@ pub struct FileEntry {
     pub(super) rmap: Rmap,
 }
 
+impl PageCache {
+    /// Opens a file over `backing`.
+    ///
+    /// # Errors
+    ///
+    /// When [`FileId::MAX`] files are open.
+    pub fn open(
+        &self,
+        backing: Arc<dyn Backing>,
+        access: Access,
+    ) -> Result<Arc<FileEntry>, TooManyFiles> {
+        self.files.open(Source::Backing(backing, access))
+    }
+
+    /// As [`open`](Self::open), for a system file: its pages are read into frames that are not
+    /// zeroed, because the system reports correctly how many bytes it has written; pages of other
+    /// storage are zeroed first.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_system_file(
+        &self,
+        file: FileBacking,
+        access: Access,
+    ) -> Result<Arc<FileEntry>, TooManyFiles> {
+        self.files.open(Source::System(file, access))
+    }
+
+    /// Creates a memory object of `pages` zeros, swapped out to the cache's swap area, if it has
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// When [`FileId::MAX`] files are open.
+    ///
+    /// # Panics
+    ///
+    /// For [`FileKind::File`], which needs storage ([`open`](Self::open)).
+    pub fn open_memory(
+        &self,
+        pages: Pages,
+        kind: FileKind,
+    ) -> Result<Arc<FileEntry>, TooManyFiles> {
+        assert!(kind.is_swap_backed(), "files are opened over storage");
+        let anon = Anon::new(pages, self.swap.clone());
+        self.files.open(Source::Memory(anon, kind))
+    }
+
+    /// Closes a file. The caller has evicted all its pages.
+    pub fn close(&self, id: FileId) {
+        debug_assert!(
+            self.pages_of(id).next().is_none(),
+            "{id:?} closed with pages in the cache"
+        );
+        self.files.close(id);
+    }
+}
+
 /// Backing of a file to open.
 #[derive(Debug)]
-pub(super) enum Source {
+enum Source {
     /// A system file.
     System(FileBacking, Access),
     /// Storage that the embedder provides.
@@ -163,6 +119,12 @@ pub(super) enum Source {
 const ONLY: usize = 0;
 
 impl FileEntry {
+    /// Returns the cursor of a new handle: all earlier failures count as reported.
+    #[must_use]
+    pub fn told_of_failures(&self) -> ToldOf {
+        self.sync_failures.cursor()
+    }
+
     /// Returns the file's number.
     #[must_use]
     pub fn id(&self) -> FileId {
@@ -260,7 +222,7 @@ impl Files {
         }
     }
 
-    pub(super) fn open(&self, source: Source) -> Result<Arc<FileEntry>, TooManyFiles> {
+    fn open(&self, source: Source) -> Result<Arc<FileEntry>, TooManyFiles> {
         let is_truthful = !matches!(source, Source::Backing(..));
         let (backing, anon, kind, access) = match source {
             Source::System(file, access) => {

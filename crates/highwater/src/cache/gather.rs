@@ -11,7 +11,7 @@
 //! only that shows which pages fail, and why. So an error is reported for exactly the pages that
 //! failed by themselves, and all are tried.
 
-use super::writeback::guarded;
+use super::backing::guarded;
 use super::{FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
 use crate::memmap::Frame;

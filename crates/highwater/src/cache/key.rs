@@ -1,8 +1,109 @@
-//! Page keys: file and page number in one word.
+//! File numbers, which encode the kind of the file; and page keys: file and page number in one
+//! word.
 
 use std::fmt;
 
-use super::file::FileId;
+/// Access mode of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Its contents do not change while it is open.
+    ReadOnly,
+    /// Its pages may be written through the cache.
+    ReadWrite,
+}
+
+/// Kind of a file object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A file: pages are read from it and written back to it.
+    File,
+    /// Anonymous memory: starts as zeros, is swapped out, and ends with its mapping.
+    Anon,
+    /// Shared memory: as anonymous, for any number of mappings.
+    Shmem,
+}
+
+impl FileKind {
+    /// Returns whether evicted pages go to swap. They are on the anonymous lists.
+    #[must_use]
+    pub const fn is_swap_backed(self) -> bool {
+        matches!(self, Self::Anon | Self::Shmem)
+    }
+}
+
+/// Number of an open file; its lowest bits encode the kind and access mode.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(u32);
+
+/// Bits of a file number.
+const FILE_BITS: u32 = 20;
+/// Bits of those that encode kind and access mode.
+const KIND_BITS: u32 = 2;
+const READ_ONLY: u32 = 0;
+const READ_WRITE: u32 = 1;
+const ANON: u32 = 2;
+const SHMEM: u32 = 3;
+
+impl FileId {
+    /// Maximum number of open files, mappings of anonymous memory included.
+    pub const MAX: usize = (1 << (FILE_BITS - KIND_BITS)) - 2;
+
+    pub(super) fn new(slot: usize, kind: FileKind, access: Access) -> Self {
+        debug_assert!(slot < Self::MAX);
+        let slot = u32::try_from(slot + 1).expect("at most `MAX` files are open");
+        let kind = match (kind, access) {
+            (FileKind::File, Access::ReadOnly) => READ_ONLY,
+            (FileKind::File, Access::ReadWrite) => READ_WRITE,
+            (FileKind::Anon, _) => ANON,
+            (FileKind::Shmem, _) => SHMEM,
+        };
+        Self(slot << KIND_BITS | kind)
+    }
+
+    pub(super) fn slot(self) -> usize {
+        (self.0 >> KIND_BITS) as usize - 1
+    }
+
+    /// Returns the file's kind.
+    #[must_use]
+    pub const fn kind(self) -> FileKind {
+        match self.0 & ((1 << KIND_BITS) - 1) {
+            READ_ONLY | READ_WRITE => FileKind::File,
+            ANON => FileKind::Anon,
+            _ => FileKind::Shmem,
+        }
+    }
+
+    const fn get(self) -> u32 {
+        self.0
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the upper bits of a key are a file number"
+    )]
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits as u32)
+    }
+
+    /// Returns whether pages of the file have latches and can be dirty: false for read-only files.
+    #[must_use]
+    pub const fn is_writable(self) -> bool {
+        self.0 & ((1 << KIND_BITS) - 1) != READ_ONLY
+    }
+}
+
+impl fmt::Debug for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind() {
+            FileKind::File if self.is_writable() => "writable file",
+            FileKind::File => "file",
+            FileKind::Anon => "anon",
+            FileKind::Shmem => "shmem",
+        };
+        write!(f, "{kind} {}", self.0 >> KIND_BITS)
+    }
+}
 
 /// Bits of a page number: files of up to 2^44 pages (64 PiB).
 const PAGE_BITS: u32 = 44;

@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::file::FileKind;
+use super::key::FileKind;
 use crate::counter::{CounterSet, Layout, Peak};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};

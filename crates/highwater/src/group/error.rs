@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 
-use super::path::GroupPath;
+use super::state::{GroupPath, LimitsError};
 use crate::units::Bytes;
 
 /// Why bytes were not charged. Nothing has changed.
@@ -79,18 +79,6 @@ pub enum ChargeError {
 /// Returns the bytes free below a maximum; zero where forced charges exceed it.
 fn free(max: Bytes, usage: Bytes) -> Bytes {
     max.saturating_sub(usage)
-}
-
-/// Limits that contradict each other: a protection above the maximum. Nothing was set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("limit `{protection}` is {amount}, above `max`, which is {max}: lower it or raise `max`")]
-pub struct LimitsError {
-    /// The limit that is too high: `min` or `low`.
-    pub protection: &'static str,
-    /// Its value.
-    pub amount: Bytes,
-    /// The maximum.
-    pub max: Bytes,
 }
 
 /// Why a maximum could not be met. It **is** installed if it is below the usage.

@@ -5,9 +5,8 @@
 //! The model checker treats `SeqCst` accesses as acquire and release: the properties checked here
 //! do not rest on the one order of all words.
 
-use super::escrow::Refusal;
-use super::transfer::Climb;
-use super::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
+use super::charge::{Refusal, Way};
+use super::{ChargeError, GroupNode, GroupTree, Limits, MaxError, NodeCharge};
 use crate::sync::thread;
 use crate::units::{Bytes, CpuId};
 
@@ -56,7 +55,7 @@ pub(super) fn beside<T, U: 'static>(
 }
 
 /// Uncharges the guards and checks that nothing is left charged.
-pub(super) fn finish(group: &GroupNode, guards: impl IntoIterator<Item = Charge>) {
+pub(super) fn finish(group: &GroupNode, guards: impl IntoIterator<Item = NodeCharge>) {
     drop(guards.into_iter().collect::<Vec<_>>());
     group.tree().check_invariants();
     assert_eq!(group.usage_precise(), Bytes::ZERO);
@@ -72,11 +71,11 @@ fn is_full<T: std::fmt::Debug>(outcome: &Result<T, ChargeError>) -> bool {
 
 /// Charges `bytes` as after many failed attempts, until the outcome is decided.
 fn is_refused_alone(group: &GroupNode, bytes: u64) -> bool {
-    let core = &group.shared().core;
+    let core = group.groups();
     loop {
-        match core.charge_alone(Climb::whole(group.key()), bytes) {
+        match core.charge_alone(Way::whole(group.key()), bytes) {
             Ok(()) => return false,
-            Err(Refusal::Full(_)) => return true,
+            Err(Refusal::Full { .. }) => return true,
             Err(_) => thread::yield_now(),
         }
     }
@@ -259,7 +258,7 @@ fn removal_leaves_no_token_behind() {
                 }
             ),
         }
-        let used = charged.as_ref().map_or(Bytes::ZERO, Charge::bytes);
+        let used = charged.as_ref().map_or(Bytes::ZERO, NodeCharge::bytes);
         assert_eq!(
             child.usage().high,
             used,
@@ -332,7 +331,7 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
 // and decides alone whether the child has two more. When it takes the tokens back, the first may
 // find room in the child that it checked long before, and reserve it although the root has none
 // left. (Within three preemptions the explored schedules do not reach the one that needs the gate;
-// that the gate is needed and suffices is argued in `judge.rs`.)
+// that the gate is needed and suffices is argued in `charge/proof.rs`.)
 #[test]
 fn deciding_alone_closes_the_tree() {
     bounded(Some(3), || {
@@ -369,7 +368,7 @@ fn debt_is_exact_beside_a_charge() {
             || root.force_charge_on(B, Bytes(2)),
             move || other.try_charge_on(A, ONE),
         );
-        let used = forced.bytes() + charged.as_ref().map_or(Bytes::ZERO, Charge::bytes);
+        let used = forced.bytes() + charged.as_ref().map_or(Bytes::ZERO, NodeCharge::bytes);
         assert_eq!(root.debt(), used - Bytes(2));
         assert_eq!(root.usage_precise(), used);
         finish(&root, [forced].into_iter().chain(charged));
@@ -429,7 +428,7 @@ fn debt_follows_a_maximum_that_changes() {
 }
 
 /// Returns two groups below a full one, and bytes charged to each.
-fn full_pair(max: u64, each: u64) -> (GroupNode, [GroupNode; 2], [Charge; 2]) {
+fn full_pair(max: u64, each: u64) -> (GroupNode, [GroupNode; 2], [NodeCharge; 2]) {
     let root = GroupTree::new(2).root();
     root.set_max(Bytes(max)).unwrap();
     let groups = ["a", "b"].map(|name| root.child(name, Limits::default()).unwrap());

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::loom::{A, B, ONE, beside, bounded, finish, root};
-use super::{Charge, ChargeError, GroupNode, GroupTree, Limits};
+use super::{ChargeError, GroupNode, GroupTree, Limits, NodeCharge};
 use crate::sync::block_on;
 use crate::units::Bytes;
 
-fn wait(group: &GroupNode, bytes: u64) -> Charge {
+fn wait(group: &GroupNode, bytes: u64) -> NodeCharge {
     group.charge_wait_on(B, Bytes(bytes)).wait().unwrap()
 }
 
@@ -154,7 +154,7 @@ fn a_removal_calls_who_waits() {
 
 /// Waits in the queue as a charge does that has told a group to stop, until it is served or
 /// `is_due` returns that the caller must act; returns the charge if it was served.
-fn watch(group: &GroupNode, bytes: u64, is_due: impl Fn(bool) -> bool) -> Option<Charge> {
+fn watch(group: &GroupNode, bytes: u64, is_due: impl Fn(bool) -> bool) -> Option<NodeCharge> {
     let mut wait = group.charge_wait_on(B, Bytes(bytes)).watching();
     let turn = poll_fn(|context| match Pin::new(&mut wait).poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome.unwrap())),

@@ -16,32 +16,34 @@
 //! `used + tokens + in flight == reserved <= max`. Reservations above a maximum, which was set
 //! below the usage or passed by a forced charge, are the group's debt: while a group has debt, no
 //! word below it holds tokens, only force makes its reservations grow, and every uncharged byte
-//! pays the debt first. Proofs are in `escrow.rs`, `judge.rs` and `debt.rs`.
+//! pays the debt first. Proofs are in `charge/escrow.rs`, `proof.rs` and `debt.rs`.
 //!
 //! # Parts
 //!
-//! | file | mechanism |
-//! |---|---|
-//! | `cell` | the token word of one CPU of one group: tokens, operations in flight, sequence |
-//! | `far` | token words of other CPUs, stepped many at a time |
-//! | `ledger` | reservations and maximum of one group, changed in one atomic step |
-//! | `limits` | settings (`memory.min/low/high`) and events (`memory.events`) |
-//! | `peak` | the highest usage since a reset, for each reader (`memory.peak`) |
-//! | `slot` | storage of groups, reused by later ones, found by id without a lock |
-//! | `escrow` | charge, uncharge, refill |
-//! | `debt` | charges that may go above a maximum |
-//! | `transfer` | charges that move to another group |
-//! | `line`, `wait` | wait queues: charges that wait for room, FIFO |
-//! | `judge` | stealing tokens; proof of a refusal; reads of usage |
-//! | `tree` | creating, removing, walking; the invariants as a check |
-//! | `oom` | inputs of OOM victim selection, and the walk over groups without children |
-//! | `protection` | effective `min` and `low` (emin, elow) |
-//! | `throttle` | the delay owed above `high` |
-//! | `pressure` | pressure stall information (PSI): time lost for lack of memory |
-//! | `stat` | statistics of groups, flushed as rstat does |
-//! | `path` | the path of a group, for errors and records |
-//! | `node`, `charge` | handles: a group, and bytes charged to it |
-//! | `held` | charged bytes, and the reference that keeps their token words in memory |
+//! A part uses only parts above it in this table; `tests/tidy.rs` checks that.
+//!
+//! | part | file | mechanism |
+//! |---|---|---|
+//! | `policy` | `protection` | effective `min` and `low` (emin, elow) |
+//! | | `throttle` | the delay owed above `high` |
+//! | | `pressure` | pressure stall information (PSI): time lost for lack of memory |
+//! | `stat` | | statistics of groups, flushed as rstat does |
+//! | `state` | `cell`, `far` | the token word of one CPU of one group; words of other CPUs, stepped many at a time |
+//! | | `ledger` | reservations and maximum of one group, changed in one atomic step |
+//! | | `limits` | settings (`memory.min/low/high`) and events (`memory.events`) |
+//! | | `meta`, `path`, `peaks` | name, place and counts of a group; its path, for errors and records |
+//! | | `slot` | storage of groups, reused by later ones, found by id without a lock |
+//! | | `waiters`, `gate` | the wait queues; whether the tree is open |
+//! | | `tree` | the tree: its shape, and walks over it |
+//! | `charge` | `outcome` | what a charge reserved, or why it was refused |
+//! | | `line`, `live` | releasing, and waking waiters; which words may hold tokens |
+//! | | `reserve`, `steal`, `proof` | reserving on the way up; taking tokens back; proof of a refusal |
+//! | | `usage` | reads of usage |
+//! | | `escrow` | charge, uncharge, refill |
+//! | | `debt`, `transfer`, `wait` | charges above a maximum, to another group, and in a wait queue |
+//! | | `held` | charged bytes, and the reference that keeps their token words in memory |
+//! | `tree` | `lifecycle`, `limits`, `check` | creating and removing groups; setting limits; the invariants as a check |
+//! | `api` | | handles: a tree, a group, and bytes charged to it |
 //!
 //! # Orderings
 //!
@@ -49,33 +51,17 @@
 //! `cell`: a refusal is a statement about many words at one moment, which needs one order of them
 //! all. On x86-64 and arm64 the swaps cost the same as with acquire and release. In the restartable
 //! regime a CPU steps its own token words by plain stores, which have such an order too:
-//! `judge.rs`, "What a moment is".
+//! `charge/proof.rs`, "What a moment is".
 //!
-//! Source: accounting spec 8 and 11.10; deviations are listed in `escrow.rs`.
+//! Source: accounting spec 8 and 11.10; deviations are listed in `charge/escrow.rs`.
 
-mod cell;
-mod far;
-mod ledger;
-mod slot;
-mod path;
-mod error;
-mod limits;
-mod judge;
-mod escrow;
-mod debt;
-mod transfer;
-mod line;
-mod wait;
-mod tree;
-mod held;
-mod charge;
-mod peak;
-mod node;
-mod oom;
-mod protection;
-mod throttle;
-mod pressure;
+mod policy;
 mod stat;
+mod state;
+mod error;
+mod charge;
+mod tree;
+mod api;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, loom))]
@@ -86,37 +72,22 @@ mod model;
 mod tests;
 
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use charge::Charge;
-pub use error::{ChargeError, ChildError, LimitsError, MaxError, RemoveError};
-pub(crate) use held::{Held, Keeper, Seat};
+pub(crate) use api::{
+    GroupNode, GroupTree, LeafGroup, NodeCharge, NodeChargeWait, OverHigh, PeakWatch,
+};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use judge::Account;
-pub use limits::{GroupEvents, Limits};
+pub(crate) use charge::{Account, Refilled};
+pub(crate) use charge::{Held, Keeper, SlotRef};
+pub use error::{ChargeError, ChildError, MaxError, RemoveError};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use node::GroupNode;
+pub(crate) use policy::pressure::{Change, StallMeter};
+pub use policy::pressure::{Percent, StallTime, Stalls};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use oom::LeafGroup;
-pub use path::GroupPath;
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use peak::PeakWatch;
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use pressure::{Change, StallMeter};
-pub use pressure::{Percent, StallTime, Stalls};
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use protection::{Depth, Exposure, Protection};
+pub(crate) use policy::protection::{Depth, Exposure, Protection};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use stat::{FlushCounts, StatRead};
 pub use stat::{StatItem, Stats, Tolerance};
+pub(crate) use state::Groups;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use throttle::{OverHigh, Refilled};
-pub(crate) use tree::Core;
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use tree::{GroupKey, GroupTree};
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use wait::ChargeWait;
-
-/// Deepest level of a group; the root's is 0. Chosen: above any nesting of tenants, sessions,
-/// queries and operators in use, and small enough for a charge to keep one number per level on its
-/// stack.
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) const DEPTH_MAX: u32 = 64;
+pub(crate) use state::{DEPTH_MAX, GroupKey};
+pub use state::{GroupEvents, GroupPath, Limits, LimitsError};

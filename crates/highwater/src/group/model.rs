@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Charge, ChargeError, ChildError, DEPTH_MAX, GroupTree, Limits};
+use super::{ChargeError, ChildError, DEPTH_MAX, GroupTree, Limits, NodeCharge};
 use super::{GroupNode, MaxError, RemoveError};
 use crate::percpu::Regime;
 #[cfg(target_os = "linux")]
@@ -28,7 +28,7 @@ struct Member {
     peak_shown: u64,
     refused: u64,
     forced_over: u64,
-    guards: Vec<Charge>,
+    guards: Vec<NodeCharge>,
     disowned: u64,
 }
 
@@ -326,7 +326,7 @@ impl Model {
     }
 
     /// Takes a random guard of a random group.
-    fn guard(&mut self) -> Option<(usize, Charge)> {
+    fn guard(&mut self) -> Option<(usize, NodeCharge)> {
         let at = self.any();
         let nr_guards = self.members[at].guards.len();
         let nth = (nr_guards > 0).then(|| self.rng.usize(..nr_guards))?;

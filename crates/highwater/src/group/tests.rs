@@ -1,7 +1,9 @@
 //! The arithmetic of the token word, and the promises of single operations.
 
-use super::cell::{CELL_MAX, Cell, GRANT_MAX, Word};
-use super::{Charge, ChargeError, ChildError, DEPTH_MAX, GroupNode, GroupTree, Limits, MaxError};
+use super::state::{CELL_MAX, Cell, GRANT_MAX, Word};
+use super::{
+    ChargeError, ChildError, DEPTH_MAX, GroupNode, GroupTree, Limits, MaxError, NodeCharge,
+};
 use crate::percpu::{Gates, Regime};
 use crate::units::{Bytes, CpuId};
 
@@ -206,7 +208,7 @@ fn bytes_are_exact_while_threads_move_between_cpus() {
             let now = used.fetch_add(bytes.0, Ordering::Relaxed) + bytes.0;
             assert!(now <= MAX, "{now} bytes of {MAX}");
         };
-        let mut held = Vec::<Charge>::new();
+        let mut held = Vec::<NodeCharge>::new();
         for _ in 0..3_000 {
             let bytes = Bytes(random.u64(1..80_000));
             if random.bool() || held.is_empty() {

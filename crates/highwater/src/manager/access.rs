@@ -1,6 +1,6 @@
 //! Page access through a mapping: reads under a guard, pins, and latched reads and writes.
 
-use super::fault::ReadError;
+use super::error::ReadError;
 use super::file::File;
 use super::guard::Guard;
 use super::mapping::Mapping;

@@ -7,40 +7,13 @@
 
 use std::ops::Range;
 
-use thiserror::Error;
-
-use super::file::{File, NoFrames, RangeError};
+use super::error::MemoryError;
+use super::file::File;
 use super::mapping::Mapping;
 use super::space::Space;
 use super::{Core, Handle, Manager};
-use crate::cache::{Area, Discard, FileKind, PageKey, TooManyFiles};
+use crate::cache::{Area, Discard, FileKind, PageKey};
 use crate::units::{Pages, Pfn};
-
-/// Anonymous or shared memory could not be created or discarded.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum MemoryError {
-    /// The object has more pages than page numbers allow.
-    #[error("memory of {pages} is too large: at most {max} at once")]
-    TooLarge {
-        /// The requested size.
-        pages: Pages,
-        /// The maximum.
-        max: Pages,
-    },
-    /// Too many files are open.
-    #[error(transparent)]
-    TooMany(#[from] TooManyFiles),
-    /// The manager has no frames.
-    #[error(transparent)]
-    NoFrames(#[from] NoFrames),
-    /// The mapping is of a file: discarding would lose its data.
-    #[error("the mapping is of a file, and only memory can be discarded")]
-    NotMemory,
-    /// The range is not within the mapping.
-    #[error(transparent)]
-    Range(#[from] RangeError),
-}
 
 impl Space {
     /// Maps private anonymous memory: zeros until written. Pages are charged as they are first read

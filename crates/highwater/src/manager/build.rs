@@ -2,8 +2,9 @@
 //! the memory, and starts the threads.
 
 use super::background::Reclaimer;
-use super::builder::{BuildError, Builder, Swap};
+use super::builder::{Builder, Swap};
 use super::capacity::CapacityRange;
+use super::error::BuildError;
 use super::read::ReadaheadMax;
 use super::writeback::Writer;
 use super::{Core, Manager, Parts, Shared};

@@ -1,10 +1,7 @@
-//! The manager's builder: its settings and errors. Checks and construction: `build.rs`.
+//! The manager's builder: its settings. Checks and construction: `build.rs`.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-use thiserror::Error;
 
 use super::Throttling;
 use super::alarm::Timer;
@@ -12,9 +9,8 @@ use super::background::Background;
 use super::cgroup::Memcg;
 use super::writeback::DirtyTunables;
 use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT};
-use crate::frame::{DrainMode, MakeBackend, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
-use crate::memmap::MapError;
-use crate::percpu::{Regime, RegimeReason};
+use crate::frame::{DrainMode, MakeBackend, PcpPolicy, PoolConfig, Tunables, Zeroing};
+use crate::percpu::Regime;
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Pacer, RmapConfig, TwoListRules};
 use crate::sync::Arc;
@@ -59,71 +55,6 @@ pub(super) enum Swap {
     In(PathBuf, Bytes),
     /// Other storage.
     On(Arc<dyn Backing>),
-}
-
-/// A manager could not be built.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The capacity is outside the allowed range.
-    #[error("a capacity of {capacity} cannot be managed: give {min} to {max}")]
-    Capacity {
-        /// The requested capacity.
-        capacity: Bytes,
-        /// The minimum.
-        min: Bytes,
-        /// The maximum.
-        max: Bytes,
-    },
-    /// The number of frames is outside the allowed range.
-    #[error("a page cache of {frames} cannot be made: give 0 for none, or {min} to {max}")]
-    FramesRange {
-        /// The requested size.
-        frames: Bytes,
-        /// The minimum, except 0.
-        min: Bytes,
-        /// The maximum: the capacity limits the frames that can be used.
-        max: Bytes,
-    },
-    /// The frames do not fit the process's memory cgroup: using them would get it OOM-killed.
-    #[error(
-        "a capacity of {capacity} with frames of {frames} is above the control group's memory limit of {limit} (in {file}), and the process would be killed: give less, with room for the program's other memory, raise the limit, or have the capacity follow it (`Builder::follow_cgroup`)"
-    )]
-    AboveCgroup {
-        /// The requested capacity.
-        capacity: Bytes,
-        /// The part of it that pages could use.
-        frames: Bytes,
-        /// The lowest limit of the process's cgroup and its ancestors.
-        limit: Bytes,
-        /// The file that sets it.
-        file: String,
-    },
-    /// The configuration of the frame pool is invalid.
-    #[error(transparent)]
-    Frames(#[from] PoolError),
-    /// Restartable sequences were requested and are not available.
-    #[error("no restartable sequences ({reason}): use the atomic regime")]
-    Regime {
-        /// The reason.
-        reason: RegimeReason,
-    },
-    /// The memory could not be reserved.
-    #[error(transparent)]
-    Map(#[from] MapError),
-    /// The swap file could not be created.
-    #[error("cannot make a swap file of {size} in {dir}: {source}")]
-    Swap {
-        /// Its directory.
-        dir: String,
-        /// Its size.
-        size: Bytes,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The background thread could not be started.
-    #[error("the background reclaim thread could not be started: {0}")]
-    Thread(#[source] io::Error),
 }
 
 impl Builder {

@@ -13,9 +13,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use thiserror::Error;
-
 use super::cgroup::Memcg;
+use super::error::CapacityError;
 use super::slow::Effort;
 use super::{Core, Manager};
 use crate::frame::Leaving;
@@ -36,37 +35,6 @@ const LOOKS_MAX: usize = 8;
 /// Rounds of reclaim with which a shrinking pool makes room for its reserve, while other threads
 /// allocate the freed frames. Chosen: as the background thread's passes.
 const ROUNDS_MAX: usize = 16;
-
-/// The capacity was not set, or usage is above it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum CapacityError {
-    /// The capacity is outside the allowed range; nothing has changed.
-    #[error(
-        "a capacity of {capacity} cannot be set: give {min} to {max}, the range that `Builder::capacity_max` has reserved"
-    )]
-    Range {
-        /// The requested capacity.
-        capacity: Bytes,
-        /// The minimum.
-        min: Bytes,
-        /// The maximum.
-        max: Bytes,
-    },
-    /// Usage exceeds the new capacity, and the excess could not be reclaimed. The capacity **is**
-    /// set all the same: nothing is charged until usage is below it.
-    #[error(
-        "the capacity is {capacity}, and {usage} are in use, {over} more, which cannot be reclaimed now"
-    )]
-    BelowUsage {
-        /// The new capacity.
-        capacity: Bytes,
-        /// Current usage.
-        usage: Bytes,
-        /// Usage above the capacity.
-        over: Bytes,
-    },
-}
 
 /// The allowed range and the requested capacity.
 #[derive(Debug)]

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::slow::{ChargeFailed, Patience};
+use super::error::ChargeFailed;
+use super::slow::Patience;
 use super::{ChargeWait, Group, GrowWait, Shared};
-use crate::group::{self, ChargeError, GroupPath, Held, Keeper, Refilled};
+use crate::group::{ChargeError, GroupPath, Groups, Held, Keeper, Refilled};
 use crate::units::Bytes;
 
 /// Bytes charged to a group and its ancestors, until dropped. For memory that the embedder
@@ -68,7 +69,7 @@ impl Group {
     // Always inlined: returning the result in memory costs as much as the charge.
     #[inline(always)]
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
-        let (held, delay) = match self.seat().take(bytes) {
+        let (held, delay) = match self.slot().take(bytes) {
             Some(held) => (held, Duration::ZERO),
             None => self.charge_slowly(bytes)?,
         };
@@ -78,7 +79,7 @@ impl Group {
     #[inline(never)]
     fn charge_slowly(&self, bytes: Bytes) -> Result<(Held<Shared>, Duration), ChargeFailed> {
         let core = &self.shared().core;
-        let charge = || self.node().charge_kept(self.seat(), bytes);
+        let charge = || self.node().charge_kept(self.slot(), bytes);
         let (held, refilled) = core.charging(self.id(), bytes, Patience::Charge, charge)?;
         let delay = core.throttle(self.id(), refilled);
         Ok((held, delay))
@@ -86,16 +87,16 @@ impl Group {
 
     /// Charges memory to the group and all its ancestors regardless of their limits: for memory
     /// that is already allocated. Usage above a maximum is the group's
-    /// [debt](group::GroupNode::debt): until it is paid, only forced charges succeed. Reclaims
-    /// nothing and selects no victim.
+    /// [debt](crate::group::GroupNode::debt): until it is paid, only forced charges succeed.
+    /// Reclaims nothing and selects no victim.
     ///
     /// # Cost
     ///
-    /// As [`GroupNode::force_charge`](group::GroupNode::force_charge).
+    /// As [`GroupNode::force_charge`](crate::group::GroupNode::force_charge).
     ///
     /// # Panics
     ///
-    /// As [`GroupNode::force_charge`](group::GroupNode::force_charge).
+    /// As [`GroupNode::force_charge`](crate::group::GroupNode::force_charge).
     ///
     /// # Examples
     ///
@@ -369,8 +370,8 @@ impl Charge {
     pub fn transfer(&mut self, to: &Group, bytes: Bytes) -> Result<Self, ChargeFailed> {
         let keeper = self.held.keeper().clone();
         let core = &keeper.core;
-        let seat = (to.node(), to.seat());
-        let transfer = || self.held.transfer_to(seat, bytes);
+        let slot = (to.node(), to.slot());
+        let transfer = || self.held.transfer_to(slot, bytes);
         let held = core.charging(to.id(), bytes, Patience::Charge, transfer)?;
         let throttle_delay = core.throttle(to.id(), Refilled(bytes));
         Ok(Self::new(held, throttle_delay))
@@ -379,8 +380,8 @@ impl Charge {
 
 impl Keeper for Shared {
     #[inline]
-    fn tree(&self) -> &group::Core {
-        self.core.groups.core()
+    fn tree(&self) -> &Groups {
+        self.core.groups.groups()
     }
 }
 

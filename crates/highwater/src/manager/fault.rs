@@ -5,13 +5,9 @@
 //! page is absent as before: the frame is freed, nothing stays charged, and each waiting thread
 //! tries for itself.
 
-use std::io;
-
-use thiserror::Error;
-
 use super::Core;
+use super::error::ReadError;
 use super::fill::Source;
-use super::slow::AllocError;
 use crate::cache::{Area, PageFlag, Presence, Window};
 use crate::group::StatItem;
 use crate::units::Pfn;
@@ -19,80 +15,6 @@ use crate::units::Pfn;
 /// Limit on the rounds of one fault. A round ends when another thread filled or evicted the page
 /// meanwhile; a page that this thread has filled itself is taken before it can be evicted.
 const ROUNDS_MAX: u32 = 10_000;
-
-/// A page could not be read. Nothing is cached and nothing is charged.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// The page is not in the mapping.
-    #[error("page {page} is outside the mapping, which has {pages} pages from 0")]
-    OutOfRange {
-        /// The requested page.
-        page: u64,
-        /// Pages in the mapping.
-        pages: u64,
-    },
-    /// The page was unmapped.
-    #[error("page {page} of the mapping was unmapped")]
-    Unmapped {
-        /// The requested page.
-        page: u64,
-    },
-    /// The file was opened for a different kind of access.
-    #[error("the file is open {is}, but the call is for files open {needs}")]
-    Access {
-        /// Access mode of the file.
-        is: &'static str,
-        /// Access mode that the call needs.
-        needs: &'static str,
-    },
-    /// The storage returned an error.
-    #[error("reading page {page} failed: {source}")]
-    Io {
-        /// The page's number in its file.
-        page: u64,
-        /// The storage's error.
-        source: io::Error,
-    },
-    /// The storage returned fewer bytes than the page has.
-    #[error("short read of page {page}: {got} of {want} bytes; was the file truncated?")]
-    Short {
-        /// The page's number in its file.
-        page: u64,
-        /// Bytes read.
-        got: usize,
-        /// Bytes in the page.
-        want: usize,
-    },
-    /// The storage reported more bytes than were requested, so its result cannot be trusted.
-    #[error("reading page {page} failed: the storage reported {got} of {want} bytes")]
-    Excess {
-        /// The page's number in its file; the first, if several were requested.
-        page: u64,
-        /// Bytes that it reported.
-        got: usize,
-        /// Bytes that were requested.
-        want: usize,
-    },
-    /// No memory for the page.
-    #[error("no memory for page {page}: {source}")]
-    NoMemory {
-        /// The page's number in its file.
-        page: u64,
-        /// The reason.
-        source: AllocError,
-    },
-    /// Other threads filled and evicted the page before each lookup of this one.
-    #[error(
-        "page {page} was evicted {rounds} times before it could be used: the pool is too small"
-    )]
-    Starved {
-        /// The page's number in its file.
-        page: u64,
-        /// Number of rounds.
-        rounds: u32,
-    },
-}
 
 /// The source of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,9 @@
 //! Files: open, sync, close.
 
 use std::fs::OpenOptions;
-use std::io;
 use std::path::Path;
 
-use thiserror::Error;
-
+use super::error::{NoFrames, OpenError};
 use super::{Core, Handle, Manager};
 use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
@@ -25,52 +23,6 @@ pub struct File {
 struct OpenFile {
     shared: Handle,
     entry: Arc<FileEntry>,
-}
-
-/// A file could not be opened.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The system returned an error.
-    #[error("cannot open {path}: {source}")]
-    Io {
-        /// The file.
-        path: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file has more pages than page numbers allow.
-    #[error("a file of {pages} pages is too large: the maximum is {max} pages")]
-    TooLarge {
-        /// Pages in the file.
-        pages: u64,
-        /// The maximum.
-        max: u64,
-    },
-    /// Too many files are open.
-    #[error(transparent)]
-    TooMany(#[from] TooManyFiles),
-    /// The manager has no frames to cache pages in.
-    #[error(transparent)]
-    NoFrames(#[from] NoFrames),
-}
-
-/// The manager only accounts: it was built without frames
-/// ([`Builder::frames`](super::Builder::frames)) and has no page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the manager has no frames to cache pages in: build it with `Builder::frames` above 0")]
-pub struct NoFrames;
-
-/// The range is not within the file.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("pages {start} to {end} (exclusive) are not within the file, which has {pages}")]
-pub struct RangeError {
-    /// Start of the range.
-    pub start: u64,
-    /// End of the range.
-    pub end: u64,
-    /// Pages in the file.
-    pub pages: u64,
 }
 
 impl Manager {

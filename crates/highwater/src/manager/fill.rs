@@ -12,12 +12,12 @@
 use std::ops::Range;
 
 use super::Core;
-use super::fault::ReadError;
-use super::slow::{AllocError, Patience};
+use super::error::{OutOfMemory, ReadError};
+use super::slow::Patience;
 use crate::cache::{
     Area, FileEntry, Filling, MarkRule, PageCache, PageFlag, PageKey, Readahead, Window,
 };
-use crate::group::{Charge, GroupNode};
+use crate::group::{GroupNode, NodeCharge};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
 use crate::units::{Bytes, PAGE_SIZE, Pages, Pfn};
@@ -55,14 +55,14 @@ pub(super) struct Fills<'a> {
     source: Source<'a>,
     /// In order. Other threads wait for them.
     filling: Vec<Filling>,
-    charge: Option<Charge>,
+    charge: Option<NodeCharge>,
     /// Dropped last: the pages are in transit until the others are released.
     way: OnItsWay<'a>,
 }
 
 /// Charged memory for pages.
 struct Supply<'a> {
-    charge: Option<Charge>,
+    charge: Option<NodeCharge>,
     frames: Vec<Frame>,
     /// Dropped last, as in [`Fills`].
     way: OnItsWay<'a>,
@@ -91,7 +91,7 @@ impl Core {
         let no_memory = |source| ReadError::NoMemory { page, source };
         let (charge, way) = self
             .charge_on_its_way(group)
-            .map_err(|failed| no_memory(AllocError::from(failed)))?;
+            .map_err(|failed| no_memory(OutOfMemory::from(failed)))?;
         let mut supply = Supply {
             charge: Some(charge),
             frames: Vec::new(),
@@ -194,7 +194,7 @@ impl Core {
 impl Fills<'_> {
     /// Returns whether exactly the pages that are being filled are charged.
     fn are_paid(&self) -> bool {
-        let paid = self.charge.as_ref().map_or(Bytes::ZERO, Charge::bytes);
+        let paid = self.charge.as_ref().map_or(Bytes::ZERO, NodeCharge::bytes);
         paid == Pages(self.filling.len() as u64).bytes()
     }
 

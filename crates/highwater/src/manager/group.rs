@@ -6,7 +6,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use super::{Handle, Shared};
-use crate::group::{ChildError, GroupKey, GroupNode, GroupPath, Limits, RemoveError, Seat};
+use crate::group::{ChildError, GroupKey, GroupNode, GroupPath, Limits, RemoveError, SlotRef};
 use crate::sync::Arc;
 use crate::units::GroupId;
 
@@ -14,11 +14,11 @@ use crate::units::GroupId;
 /// (memcg). Cheap to clone. A group exists until it is [removed](Self::remove), independent of its
 /// handles.
 #[derive(Clone)]
-// Half a line, or a multiple: a charge reads the seat, which then lies in one line.
+// Half a line, or a multiple: a charge reads `slot`, which then lies in one line.
 #[repr(C, align(32))]
 pub struct Group {
-    /// The node's seat, for charges that keep the manager alive.
-    seat: Seat<Shared>,
+    /// The node's slot, for charges that keep the manager alive.
+    slot: SlotRef<Shared>,
     shared: Handle,
     node: GroupNode,
 }
@@ -26,7 +26,7 @@ pub struct Group {
 impl Group {
     pub(super) fn new(shared: &Handle, node: GroupNode) -> Self {
         Self {
-            seat: Seat::new(shared.reference(), node.key()),
+            slot: SlotRef::new(shared.reference(), node.key()),
             shared: Arc::clone(shared),
             node,
         }
@@ -222,8 +222,8 @@ impl Group {
     }
 
     #[inline]
-    pub(super) fn seat(&self) -> &Seat<Shared> {
-        &self.seat
+    pub(super) fn slot(&self) -> &SlotRef<Shared> {
+        &self.slot
     }
 
     pub(super) fn shared(&self) -> &Handle {

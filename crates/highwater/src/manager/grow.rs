@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use super::slow::ChargeFailed;
+use super::error::ChargeFailed;
 use super::{Charge, ChargeWait};
 use crate::units::Bytes;
 

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::Core;
-use super::file::{File, RangeError};
+use super::error::RangeError;
+use super::file::File;
 use super::fill::Source;
 use super::space::Space;
 use crate::cache::{Access, Area, AreaFlag, AreaSpec, PageFlag, ReadPattern, WasYoung};

@@ -7,7 +7,9 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `slow` | the slow path of an allocation: reclaim, drain, victim, error |
+//! | `alloc`, `charging` | allocating frames, charging: the first attempt |
+//! | `slow` | the slow path of both: reclaim, drain, victim, error |
+//! | `error` | the errors |
 //! | `fault`, `fill` | the page fault, and reading a window of pages in |
 //! | `read` | read(2)-like access and readahead state |
 //! | `throttle` | throttling above a group's `high` |
@@ -27,6 +29,7 @@
 //! | `snapshot`, `vmstat` | counters and state, under the kernel's names |
 
 mod access;
+mod alloc;
 mod alarm;
 mod anon;
 mod background;
@@ -35,6 +38,8 @@ mod builder;
 mod capacity;
 mod cgroup;
 mod charge;
+mod charging;
+mod error;
 mod fault;
 mod file;
 mod fill;
@@ -42,6 +47,7 @@ mod group;
 mod grow;
 mod guard;
 mod handle;
+mod handler;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;
 mod limits;
@@ -68,19 +74,19 @@ mod arrival_tests;
 mod zeros;
 
 pub use access::PinnedPage;
-pub use anon::MemoryError;
 pub use background::Background;
-pub use builder::{BuildError, Builder};
-pub use capacity::CapacityError;
+pub use builder::Builder;
 pub use charge::Charge;
-pub use fault::ReadError;
-pub use file::{File, NoFrames, OpenError, RangeError};
+pub use error::{
+    BuildError, CapacityError, ChargeFailed, MemoryError, NoFrames, OpenError, OutOfMemory,
+    RangeError, ReadError,
+};
+pub use file::File;
 pub use group::Group;
 pub use grow::GrowWait;
 pub use guard::Guard;
 pub use mapping::Mapping;
 pub use pressure::Working;
-pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use spill::ReclaimRequest;

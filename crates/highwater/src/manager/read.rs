@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::fault::{Found, ReadError};
+use super::error::ReadError;
+use super::fault::Found;
 use super::fill::Source;
 use super::guard::Guard;
 use super::{Core, File, Group, Manager};

@@ -1,11 +1,12 @@
-//! The slow path: reclaim, drain, victims and errors when memory is short.
+//! The slow path: reclaim, drain, victims and errors when memory is short. The first attempt of a
+//! charge is made in `charging.rs`, that of a frame in `alloc.rs`.
 //!
 //! Either frames or room below a maximum can be short. Each is retried until it succeeds or no step
 //! helps any more:
 //!
 //! | short of | first | then | then | then | at last |
 //! |---|---|---|---|---|---|
-//! | frames | direct reclaim from the whole pool | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`AllocError::Exhausted`] |
+//! | frames | direct reclaim from the whole pool | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`OutOfMemory::Exhausted`] |
 //! | room below a maximum | direct reclaim from the full group | | groups below it that spill | victim below it | [`ChargeFailed`] |
 //!
 //! If a group is already [being stopped](super::victims), a request waits for it as for a victim of
@@ -22,17 +23,15 @@
 //! method. A request that the handler makes selects no victim: it would recurse into the handler
 //! without a bound. Victim selection allocates nothing.
 
-use std::cell::Cell;
 use std::time::Duration;
 
-use thiserror::Error;
-
 use super::Core;
+use super::error::{ChargeFailed, OutOfMemory};
 use super::pressure::Stalled;
 use super::spill::{Asking, Passed};
 use super::victims::{Telling, Told};
-use crate::frame::{self, AllocFlags, Pressure};
-use crate::group::{self, ChargeError, GroupNode, MaxError};
+use crate::frame::AllocError;
+use crate::group::{ChargeError, GroupNode, MaxError};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Arrival, OnItsWay, Outcome, Reclaim, ScanControl, Want};
 use crate::sync::thread;
@@ -55,49 +54,6 @@ const ARRIVAL_MAX_NESTED: Duration = Duration::from_millis(1);
 /// Pages that one pass of direct reclaim frees. Chosen: as the kernel's cluster.
 const DIRECT_GOAL: Pages = Pages(32);
 
-/// A group refused a charge, and neither reclaim nor victims helped.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "{refusal} (after {attempts} attempts: {reclaimed} reclaimed, {borrowed} in use, {write_failed} not written back, {victims} victims told to stop, {dying} others waited for)"
-)]
-pub struct ChargeFailed {
-    /// The group that refused, with its numbers.
-    #[source]
-    pub refusal: ChargeError,
-    /// Attempts made.
-    pub attempts: u32,
-    /// Pages reclaimed meanwhile.
-    pub reclaimed: Pages,
-    /// Pages that were pinned or latched in the last pass that scanned any: later passes may have
-    /// found none because other reclaimers had isolated them.
-    pub borrowed: u64,
-    /// Pages whose write-back failed in the last pass.
-    pub write_failed: u64,
-    /// Victims that were told to stop.
-    pub victims: usize,
-    /// Groups that were already being stopped, and were waited for.
-    pub dying: usize,
-}
-
-/// A page could not be charged or allocated.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum AllocError {
-    /// A group would have exceeded its maximum.
-    #[error(transparent)]
-    Charge(#[from] ChargeFailed),
-    /// No frame could be freed.
-    #[error("{source}; {borrowed} pages were in use and {write_failed} could not be written back")]
-    Exhausted {
-        /// The state of the pool.
-        source: frame::AllocError,
-        /// Pages that were pinned or latched in the last pass that scanned any.
-        borrowed: u64,
-        /// Pages whose write-back failed in the last pass.
-        write_failed: u64,
-    },
-}
-
 /// How long a charge without anything to reclaim waits for other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
@@ -114,32 +70,6 @@ impl Patience {
     /// Returns whether the request yields to others and selects no victim.
     const fn is_modest(self) -> bool {
         matches!(self, Self::Ahead)
-    }
-}
-
-thread_local! {
-    /// Whether a handler runs on this thread.
-    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Marks that the embedder's handler runs on this thread, until dropped.
-pub(super) struct InHandler;
-
-impl InHandler {
-    /// Returns `None` if a handler already runs on this thread.
-    pub(super) fn enter() -> Option<Self> {
-        (!IN_HANDLER.replace(true)).then_some(Self)
-    }
-
-    /// Returns whether a handler runs on this thread.
-    pub(super) fn is_running() -> bool {
-        IN_HANDLER.get()
-    }
-}
-
-impl Drop for InHandler {
-    fn drop(&mut self) {
-        IN_HANDLER.set(false);
     }
 }
 
@@ -170,57 +100,10 @@ pub(super) struct Effort<'a> {
 }
 
 impl Core {
-    /// Charges a group; makes room if its maximum or an ancestor's is reached. Returns the
-    /// throttling delay, too.
-    pub(super) fn charge(
-        &self,
-        group: &GroupNode,
-        bytes: Bytes,
-        patience: Patience,
-    ) -> Result<(group::Charge, Duration), ChargeFailed> {
-        let charge = || group.try_charge_refilling(bytes);
-        let (charge, refilled) = self.charging(group.id(), bytes, patience, charge)?;
-        let delay = self.throttle(charge.group(), refilled);
-        Ok((charge, delay))
-    }
-
-    /// As [`charge`](Self::charge) for the page of a fault, which counts as in transit from before
-    /// the charge. The program asks for the throttling delay by `Group::throttle`.
-    pub(super) fn charge_on_its_way(
-        &self,
-        group: &GroupNode,
-    ) -> Result<(group::Charge, OnItsWay<'_>), ChargeFailed> {
-        let charge = || {
-            let way = self.reclaim.page_on_its_way(group);
-            let charged = group.try_charge_refilling(Bytes::PAGE)?;
-            way.note_paid();
-            Ok((charged, way))
-        };
-        let ((charge, refilled), way) =
-            self.charging(group.id(), Bytes::PAGE, Patience::Fault, charge)?;
-        self.throttle(charge.group(), refilled);
-        Ok((charge, way))
-    }
-
-    /// Repeats a charge of `bytes` to `charged` until it succeeds or no step helps.
-    #[inline]
-    pub(super) fn charging<T>(
-        &self,
-        charged: GroupId,
-        bytes: Bytes,
-        patience: Patience,
-        mut charge: impl FnMut() -> Result<T, ChargeError>,
-    ) -> Result<T, ChargeFailed> {
-        match charge() {
-            Ok(charged) => Ok(charged),
-            Err(refusal) => self.charging_again(charged, bytes, patience, refusal, charge),
-        }
-    }
-
     /// As [`charging`](Self::charging), after the first refusal.
     #[cold]
     #[inline(never)]
-    fn charging_again<T>(
+    pub(super) fn charging_again<T>(
         &self,
         charged: GroupId,
         bytes: Bytes,
@@ -328,73 +211,37 @@ impl Core {
         effort.waits(self, group, Want::Room, Patience::Charge) || effort.looks_again()
     }
 
-    /// Allocates a frame for a page in transit that `payer` pays for; reclaims if none is free.
-    pub(super) fn alloc_frame(
+    /// As [`alloc_frame`](Self::alloc_frame), after the first attempt failed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_frame_again(
         &self,
         payer: &GroupNode,
         way: &OnItsWay<'_>,
-    ) -> Result<Frame, AllocError> {
+        mut exhausted: AllocError,
+    ) -> Result<Frame, OutOfMemory> {
         let mut effort = Effort {
             way: Some(way),
             ..Effort::default()
         };
         loop {
-            let exhausted = match self.pool.alloc_noting(AllocFlags::new()) {
-                Ok((frame, pressure)) => {
-                    if pressure == Pressure::BelowLow {
-                        self.wakeup.notify();
-                    }
-                    return Ok(frame);
-                }
-                Err(exhausted) => exhausted,
-            };
             way.lack_frame();
             effort.attempts += 1;
             effort.stall(self, payer);
             self.wakeup.notify();
             if !self.make_frames(&mut effort) {
-                return Err(AllocError::Exhausted {
+                return Err(OutOfMemory::Exhausted {
                     source: exhausted,
                     borrowed: effort.nr_held,
                     write_failed: effort.last.nr_write_failed,
                 });
             }
             way.seek_frame();
-        }
-    }
-
-    /// Allocates frames for readahead and appends them to `frames`; returns their number. Makes at
-    /// most one pass of reclaim.
-    pub(super) fn alloc_frames_ahead(
-        &self,
-        payer: &GroupNode,
-        count: usize,
-        frames: &mut Vec<Frame>,
-    ) -> usize {
-        let mut effort = Effort::default();
-        frames.reserve(count);
-        let mut got = 0;
-        while got < count {
-            match self.pool.alloc_noting(AllocFlags::new()) {
-                Ok((frame, pressure)) => {
-                    if pressure == Pressure::BelowLow {
-                        self.wakeup.notify();
-                    }
-                    frames.push(frame);
-                    got += 1;
-                }
-                Err(_) if effort.attempts == 0 => {
-                    effort.attempts = 1;
-                    effort.stall(self, payer);
-                    self.wakeup.notify();
-                    let goal = self.direct_goal(self.pool.managed().bytes());
-                    let goal = goal.max(Pages((count - got) as u64));
-                    self.reclaim_directly(&self.groups.root(), goal, &mut effort);
-                }
-                Err(_) => break,
+            match self.take_frame() {
+                Ok(frame) => return Ok(frame),
+                Err(again) => exhausted = again,
             }
         }
-        got
     }
 
     /// Frees frames from the whole pool; returns false when no step helps.

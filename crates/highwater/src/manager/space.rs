@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::file::{File, RangeError};
+use super::error::RangeError;
+use super::file::File;
 use super::mapping::Mapping;
 use super::{Group, Handle, Manager};
 use crate::cache::{RssMember, SpaceEntry, SpaceId};

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::slow::InHandler;
+use super::handler::InHandler;
 use super::{Core, Group};
 use crate::group::{Depth, GroupKey, GroupNode};
 use crate::sync::{Arc, LockClass, Mutex, Rank};

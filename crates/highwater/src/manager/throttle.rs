@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::Core;
 use super::pressure::Stalled;
 use super::slow::Effort;
-use crate::group::{GroupNode, OverHigh, Refilled};
+use crate::group::{GroupNode, OverHigh};
 use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
 
@@ -39,18 +39,10 @@ pub enum Throttling {
 }
 
 impl Core {
-    /// Reclaims the excess of a group and its ancestors over their `high`; returns the delay for
-    /// the rest.
-    #[inline]
-    pub(super) fn throttle(&self, group: GroupId, refilled: Refilled) -> Duration {
-        if refilled == Refilled::NOTHING || !self.groups.has_high() {
-            return Duration::ZERO;
-        }
-        self.throttle_slow(group, refilled.0)
-    }
-
+    /// Reclaims the excess of a group and its ancestors over their `high`, after a charge reserved
+    /// `reserved`; returns the delay for the rest.
     #[cold]
-    fn throttle_slow(&self, group: GroupId, reserved: Bytes) -> Duration {
+    pub(super) fn throttle_slow(&self, group: GroupId, reserved: Bytes) -> Duration {
         // A group with a charge is never gone.
         let Some(group) = self.groups.get(group) else {
             return Duration::ZERO;
@@ -65,17 +57,13 @@ impl Core {
         Duration::ZERO
     }
 
-    /// As [`throttle`](Self::throttle), with one round of reclaim and without sleeping: for threads
-    /// that poll futures.
-    pub(super) fn throttle_polled(&self, group: &GroupNode, refilled: Refilled) -> Duration {
-        if refilled == Refilled::NOTHING || !self.groups.has_high() {
-            return Duration::ZERO;
-        }
-        self.reclaim_for_charge(group, refilled.0, 1)
-    }
-
     /// Reclaims above `high` after a charge that reserved `reserved`; returns its throttling delay.
-    fn reclaim_for_charge(&self, group: &GroupNode, reserved: Bytes, rounds: u32) -> Duration {
+    pub(super) fn reclaim_for_charge(
+        &self,
+        group: &GroupNode,
+        reserved: Bytes,
+        rounds: u32,
+    ) -> Duration {
         let over = group.over_high();
         over.iter().for_each(|over| over.group.record_high());
         self.reclaim_high(group, reserved, &over, rounds)

@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use super::Core;
-use super::slow::InHandler;
+use super::handler::InHandler;
 use crate::group::{GroupKey, GroupNode, GroupTree};
 use crate::sync::Arc;
 use crate::units::Bytes;

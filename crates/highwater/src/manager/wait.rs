@@ -1,9 +1,9 @@
 //! The wait queue of charges: they wait in FIFO order, and the head makes room.
 //!
-//! A charge that finds no room joins the FIFO wait queue of the full group (`group/wait.rs`): as a
-//! future of any runtime, or by parking its thread. The head of the queue acts for all charges
-//! behind it. On each poll it looks for room, and if there is none it takes the first of these
-//! steps that applies:
+//! A charge that finds no room joins the FIFO wait queue of the full group
+//! (`group/charge/wait.rs`): as a future of any runtime, or by parking its thread. The head of the
+//! queue acts for all charges behind it. On each poll it looks for room, and if there is none it
+//! takes the first of these steps that applies:
 //!
 //! | step | bound of one poll |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! # Why no wake-up is lost
 //!
 //! The waker is in the queue, and every release at the full group calls it, from before the charge
-//! looks at anything: first at its own request ([`group::ChargeWait::watching`]), then at the usage
-//! of a group that was asked or told. So memory released after the look wakes it, and memory
+//! looks at anything: first at its own request ([`NodeChargeWait::watching`]), then at the usage of
+//! a group that was asked or told. So memory released after the look wakes it, and memory
 //! released before is visible to the look. A charge that becomes the head is woken too. An
 //! [`Alarm`] covers events without a release: the end of a grace period or of the deadline.
 //!
@@ -35,12 +35,14 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::alarm::Alarm;
+use super::error::ChargeFailed;
+use super::handler::InHandler;
 use super::pressure::{Stalled, StalledTask};
-use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX, ChargeFailed, InHandler};
+use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX};
 use super::spill::{Asking, Passed};
 use super::victims::{Telling, Told};
 use super::{Charge, Core, Group, Shared};
-use crate::group::{self, ChargeError, GroupNode, Refilled};
+use crate::group::{ChargeError, GroupNode, NodeCharge, NodeChargeWait, Refilled};
 use crate::percpu::PercpuRef;
 use crate::reclaim::{Actor, Outcome, PageType, ScanControl};
 use crate::sync::Parker;
@@ -145,7 +147,7 @@ impl ChargeWait {
 pub struct ChargeWait {
     shared: PercpuRef<Shared>,
     node: GroupNode,
-    wait: group::ChargeWait,
+    wait: NodeChargeWait,
     deadline: Option<Instant>,
     /// Whether it was refused and is in the wait queue.
     is_refused: bool,
@@ -412,7 +414,7 @@ impl ChargeWait {
         }
     }
 
-    fn end(&mut self, outcome: Result<group::Charge, ChargeError>) -> Result<Charge, ChargeFailed> {
+    fn end(&mut self, outcome: Result<NodeCharge, ChargeError>) -> Result<Charge, ChargeFailed> {
         self.stalled = None;
         self.alarm = None;
         match outcome {
@@ -424,7 +426,7 @@ impl ChargeWait {
         }
     }
 
-    fn granted(&self, charge: group::Charge, refilled: Refilled) -> Charge {
+    fn granted(&self, charge: NodeCharge, refilled: Refilled) -> Charge {
         let core = &self.shared.core;
         let delay = match self.parks {
             true => core.throttle(self.node.id(), refilled),

@@ -2,7 +2,7 @@
 //! search itself.
 
 use super::{ChosenGroup, Decision, Policy, Selector, Standing, State, select};
-use crate::group::{Charge, GroupKey, GroupNode, GroupTree, Limits};
+use crate::group::{GroupKey, GroupNode, GroupTree, Limits, NodeCharge};
 use crate::units::{Bytes, CpuId, Estimate, OomScoreAdj};
 
 const PROVEN: Policy = Policy {
@@ -14,7 +14,7 @@ const PROVEN: Policy = Policy {
     reads_victim: false,
 };
 
-fn tree_with(usages: &[u64]) -> (GroupTree, Vec<GroupNode>, Vec<Charge>) {
+fn tree_with(usages: &[u64]) -> (GroupTree, Vec<GroupNode>, Vec<NodeCharge>) {
     let tree = GroupTree::new(8);
     let mut charges = Vec::new();
     let mut groups = Vec::new();

@@ -21,6 +21,20 @@ const LAYERS: &[&[&str]] = &[
     &["lab"],
 ];
 
+/// Modules with layers of their own: their parts, lowest first. A file of a part may use the parts
+/// of lower rows, and of its own part the files that its `mod.rs` declares before it.
+const PARTS: &[(&str, &[&[&str]])] = &[(
+    "group",
+    &[
+        &["policy", "stat"],
+        &["state"],
+        &["error"],
+        &["charge"],
+        &["tree"],
+        &["api"],
+    ],
+)];
+
 /// The modules of the core that may hold `unsafe`.
 const UNSAFE_MODULES: &[&str] = &["memmap", "percpu"];
 /// Types whose noun is the frame pool itself.
@@ -83,6 +97,86 @@ fn from_root<'a>(file: &File, path: &[&'a str]) -> Option<&'a str> {
         return None;
     }
     path.get(supers).copied()
+}
+
+/// A module with layers of its own keeps them; see [`PARTS`].
+pub(crate) fn parts(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        let Some((rows, place)) = place_in_parts(file) else {
+            continue;
+        };
+        let row_of = |part: &str| rows.iter().position(|row| row.contains(&part));
+        let (module, part) = (place[0], place[1]);
+        let Some(row) = row_of(part) else {
+            let message = format!("part `{part}` has no row: give it one in PARTS of tidy");
+            findings.push(file.finding(1, message));
+            continue;
+        };
+        let siblings = declared_by(tree, &format!("{CORE}src/{module}/{part}/mod.rs"));
+        let order_of = |name: &str| siblings.iter().position(|sibling| *sibling == name);
+        let test_lines = lexed.test_lines();
+        for (offset, path) in lexed.paths() {
+            let line = lexed.line_of(offset);
+            let path = absolute(&place, &path);
+            let [_, named, rest @ ..] = &path[..] else {
+                continue;
+            };
+            if path[0] != module || file.is_test_file() || test_lines[line] {
+                continue;
+            }
+            let later = |name: &&str| match (place.get(2), order_of(name)) {
+                (Some(own), Some(other)) => order_of(own).is_some_and(|own| other > own),
+                _ => false,
+            };
+            let message = match row_of(named) {
+                Some(other) if other > row => format!("`{part}` must not know `{named}`"),
+                Some(_) if named == &part && rest.first().is_some_and(later) => {
+                    format!("`{}` is declared below `{}`", rest[0], place[2])
+                }
+                None => format!("`{module}::{named}` hides its part: name that"),
+                Some(_) => continue,
+            };
+            findings.push(file.finding(line, message));
+        }
+    }
+    findings
+}
+
+/// Returns the rows of the file's module and the file's place: module, part, and the name of a file
+/// within the part. `None` for files of no part.
+fn place_in_parts(file: &File) -> Option<(&'static [&'static [&'static str]], Vec<&str>)> {
+    let place = file.in_core_src()?.strip_suffix(".rs")?;
+    let place: Vec<&str> = place.trim_end_matches("/mod").split('/').collect();
+    let (_, rows) = PARTS.iter().find(|(module, _)| *module == place[0])?;
+    (place.len() > 1 && !file.is_test_file()).then_some((rows, place))
+}
+
+/// Returns `path` from the root of the core, for a file at `place`; relative paths as they are.
+fn absolute<'a>(place: &[&'a str], path: &[&'a str]) -> Vec<&'a str> {
+    if path[0] == "crate" {
+        return path[1..].to_vec();
+    }
+    let supers = path.iter().take_while(|&&name| name == "super").count();
+    match supers {
+        0 => Vec::new(),
+        _ => [
+            &place[..place.len().saturating_sub(supers)],
+            &path[supers..],
+        ]
+        .concat(),
+    }
+}
+
+/// Returns the modules that the file declares, in order.
+fn declared_by<'a>(tree: &'a Tree, path: &str) -> Vec<&'a str> {
+    let text = tree.get(path).map_or("", |file| &file.text);
+    let declared = text.lines().filter_map(|line| {
+        let name = line.strip_suffix(';')?;
+        name.strip_prefix("mod ")
+            .or(name.strip_prefix("pub(super) mod "))
+    });
+    declared.collect()
 }
 
 /// `unsafe` is allowed only in the two fenced modules, and in a test or bench of the core, or a

@@ -101,6 +101,47 @@ pub(crate) const PLANTED: &[Planted] = &[
         ],
         &[],
     ),
+    // Layers inside a module.
+    plant(
+        "parts",
+        &[
+            (
+                "crates/highwater/src/group/state/cell.rs",
+                "//! C.\nuse super::super::charge::take;\nuse super::tree::Groups;\nuse crate::group::api::GroupNode;\nuse crate::group::GroupNode;\n",
+            ),
+            (
+                "crates/highwater/src/group/state/mod.rs",
+                "//! S.\nmod cell;\nmod tree;\nuse super::tree::create;\n",
+            ),
+            ("crates/highwater/src/group/extra.rs", "//! E.\n"),
+        ],
+        &[
+            ("crates/highwater/src/group/state/cell.rs", 2),
+            ("crates/highwater/src/group/state/cell.rs", 3),
+            ("crates/highwater/src/group/state/cell.rs", 4),
+            ("crates/highwater/src/group/state/cell.rs", 5),
+            ("crates/highwater/src/group/state/mod.rs", 4),
+            ("crates/highwater/src/group/extra.rs", 1),
+        ],
+    ),
+    plant(
+        "parts",
+        &[
+            (
+                "crates/highwater/src/group/state/tree.rs",
+                "//! T.\nuse super::cell::Cell;\nuse crate::group::stat::Stat;\n#[cfg(test)]\nmod tests {\n    use crate::group::GroupTree;\n}\n",
+            ),
+            (
+                "crates/highwater/src/group/state/mod.rs",
+                "//! S.\nmod cell;\nmod tree;\npub(super) use tree::Groups;\n",
+            ),
+            (
+                "crates/highwater/src/group/mod.rs",
+                "//! G.\npub use api::GroupTree;\n",
+            ),
+        ],
+        &[],
+    ),
     // The fence around `unsafe`.
     plant(
         "unsafe fence",

@@ -29,10 +29,10 @@ pub(super) const NARROWEST: u64 = 16;
 /// The state of a block and the width of its window: `state`, `exponent` and `is_taken` in the high
 /// half with a number of the change; in the low half the width while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window(u64);
+pub(super) struct StatWindow(u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum WindowState {
     Closed,
     Opening,
     Open,
@@ -46,20 +46,20 @@ const STATE_MASK: u64 = 3;
 const TAKEN: u64 = 1 << 40;
 const ONE_CHANGE: u64 = 1 << 41;
 
-impl Window {
-    pub(super) const fn state(self) -> State {
+impl StatWindow {
+    pub(super) const fn state(self) -> WindowState {
         match self.0 >> STATE_SHIFT & STATE_MASK {
-            0 => State::Closed,
-            1 => State::Opening,
-            2 => State::Open,
-            _ => State::Closing,
+            0 => WindowState::Closed,
+            1 => WindowState::Opening,
+            2 => WindowState::Open,
+            _ => WindowState::Closing,
         }
     }
 
     /// Returns how far a cell may be from its base.
     pub(super) const fn width(self) -> u64 {
         match self.state() {
-            State::Closed => 0,
+            WindowState::Closed => 0,
             _ => 1 << (self.0 >> EXPONENT_SHIFT & EXPONENT_MAX),
         }
     }
@@ -76,19 +76,19 @@ impl Window {
 
     /// Returns the window of the closed block opening with room for `distance`.
     pub(super) fn opening(self, distance: u64) -> Self {
-        debug_assert_eq!(self.state(), State::Closed);
-        self.changed(State::Opening, exponent_for(distance), 0)
+        debug_assert_eq!(self.state(), WindowState::Closed);
+        self.changed(WindowState::Opening, exponent_for(distance), 0)
     }
 
     pub(super) fn opened(self) -> Self {
-        debug_assert_eq!(self.state(), State::Opening);
-        self.changed(State::Open, self.exponent(), 0)
+        debug_assert_eq!(self.state(), WindowState::Opening);
+        self.changed(WindowState::Open, self.exponent(), 0)
     }
 
     /// Returns a wider window with room for `distance`.
     pub(super) fn widened(self, distance: u64) -> Self {
-        debug_assert!(self.state() == State::Open && self.width() < distance);
-        self.changed(State::Open, exponent_for(distance), self.0 & TAKEN)
+        debug_assert!(self.state() == WindowState::Open && self.width() < distance);
+        self.changed(WindowState::Open, exponent_for(distance), self.0 & TAKEN)
     }
 
     /// Returns the window after the block is taken from while it stays open, or closing.
@@ -97,18 +97,18 @@ impl Window {
     }
 
     pub(super) fn closing(self) -> Self {
-        debug_assert_eq!(self.state(), State::Open);
-        self.changed(State::Closing, self.exponent(), self.0 & TAKEN)
+        debug_assert_eq!(self.state(), WindowState::Open);
+        self.changed(WindowState::Closing, self.exponent(), self.0 & TAKEN)
     }
 
     /// Returns the window reopened: additions could not be stopped.
     pub(super) fn reopened(self) -> Self {
-        debug_assert_eq!(self.state(), State::Closing);
-        self.changed(State::Open, self.exponent(), self.0 & TAKEN)
+        debug_assert_eq!(self.state(), WindowState::Closing);
+        self.changed(WindowState::Open, self.exponent(), self.0 & TAKEN)
     }
 
     pub(super) fn closed(self) -> Self {
-        self.changed(State::Closed, 0, 0)
+        self.changed(WindowState::Closed, 0, 0)
     }
 
     const fn exponent(self) -> u64 {
@@ -116,12 +116,12 @@ impl Window {
     }
 
     /// Every change has a number, so that a compare-and-swap fails if the word changed in between.
-    const fn changed(self, state: State, exponent: u64, taken: u64) -> Self {
+    const fn changed(self, state: WindowState, exponent: u64, taken: u64) -> Self {
         let number = (self.0 & !(ONE_CHANGE - 1)).wrapping_add(ONE_CHANGE);
         let width = match state {
             // Wider ones are for atomic additions only, which read the exponent.
-            State::Open if exponent < 32 => 1 << exponent,
-            State::Open => 1 << 31,
+            WindowState::Open if exponent < 32 => 1 << exponent,
+            WindowState::Open => 1 << 31,
             _ => 0,
         };
         Self(number | taken | (state as u64) << STATE_SHIFT | exponent << EXPONENT_SHIFT | width)
@@ -134,12 +134,12 @@ fn exponent_for(distance: u64) -> u64 {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Block>() == 384);
+const _: () = assert!(size_of::<StatBlock>() == 384);
 
 /// One CPU's part of a group's statistics.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Block {
+pub(super) struct StatBlock {
     cells: Windowed<NR_CELLS>,
     /// The part of each cell absorbed beyond its base: while the block is open, additions of
     /// sequences, which are within 32 bits as their windows are. An `i32`. Written and read by: the
@@ -147,7 +147,7 @@ pub(super) struct Block {
     taken: [AtomicU32; NR_CELLS],
 }
 
-impl Block {
+impl StatBlock {
     pub(super) fn new(sequences: Sequences, cpu: CpuId) -> Self {
         Self {
             cells: Windowed::new(sequences, cpu),
@@ -155,11 +155,11 @@ impl Block {
         }
     }
 
-    pub(super) fn window(&self) -> Window {
-        Window(self.cells.window())
+    pub(super) fn window(&self) -> StatWindow {
+        StatWindow(self.cells.window())
     }
 
-    pub(super) fn exchange(&self, old: Window, new: Window) -> bool {
+    pub(super) fn exchange(&self, old: StatWindow, new: StatWindow) -> bool {
         self.cells.exchange_window(old.0, new.0)
     }
 

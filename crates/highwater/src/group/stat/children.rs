@@ -13,7 +13,6 @@
 use std::fmt;
 use std::iter;
 
-use super::Stat;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, Weak};
 
@@ -23,32 +22,36 @@ static TABLE: LockClass = LockClass::new("statistics children", Rank::Leaf);
 const NR_CHUNKS: usize = 27;
 
 /// The children that may have values for their parent.
-pub(super) struct Children {
+pub(super) struct Children<T> {
     /// Written by: threads that mark a child, and the flusher (read-modify-writes). Read by: the
     /// same. Publishes: that the child's block, or its own children's bits, can be found.
     words: [OnceLock<Box<[AtomicU64]>>; NR_CHUNKS],
-    table: Mutex<Table>,
+    table: Mutex<ChildTable<T>>,
 }
 
-#[derive(Default)]
-struct Table {
-    children: Vec<Weak<Stat>>,
+struct ChildTable<T> {
+    children: Vec<Weak<T>>,
     /// Numbers whose child is gone.
     free: Vec<u32>,
     /// Length at which it is worth sweeping for more of those.
     sweep_at: usize,
 }
 
-impl Children {
+impl<T> Children<T> {
     pub(super) fn none() -> Self {
+        let none = ChildTable {
+            children: Vec::new(),
+            free: Vec::new(),
+            sweep_at: 0,
+        };
         Self {
             words: array_of_none(),
-            table: Mutex::new(&TABLE, Table::default()),
+            table: Mutex::new(&TABLE, none),
         }
     }
 
     /// Returns a number for `child`.
-    pub(super) fn enroll(&self, child: &Arc<Stat>) -> u32 {
+    pub(super) fn enroll(&self, child: &Arc<T>) -> u32 {
         let mut table = self.table.lock();
         if table.free.is_empty() && table.children.len() >= table.sweep_at {
             table.sweep();
@@ -78,7 +81,7 @@ impl Children {
     }
 
     /// Takes the marks, and passes each marked child to `visit`.
-    pub(super) fn take(&self, mut visit: impl FnMut(Arc<Stat>)) {
+    pub(super) fn take(&self, mut visit: impl FnMut(Arc<T>)) {
         let chunks = self.words.iter().map_while(OnceLock::get);
         for (nth, word) in chunks.flat_map(|words| words.iter()).enumerate() {
             // Pairs with `mark`. SeqCst: a mark that must be found comes before this.
@@ -99,7 +102,7 @@ impl Children {
     }
 }
 
-impl Table {
+impl<T> ChildTable<T> {
     /// Finds the numbers of children that are gone.
     fn sweep(&mut self) {
         let children = self.children.iter().zip(0..);
@@ -125,7 +128,7 @@ fn place(nth: usize) -> (usize, usize) {
     (chunk, nth + 1 - (1 << chunk))
 }
 
-impl fmt::Debug for Children {
+impl<T> fmt::Debug for Children<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Children")
             .field("count", &self.table.lock().children.len())

@@ -31,10 +31,10 @@
 //! **The end of a group.** After its last handle is dropped, its counts belong to its parent:
 //! [`Stat::retire`].
 
-use super::Stat;
-use super::block::{Block, NARROWEST, State, Window};
+use super::block::{NARROWEST, StatBlock, StatWindow, WindowState};
+use super::counts::{Cause, Counts};
+use super::group::Stat;
 use super::item::{NR_CELLS, NR_ITEMS};
-use super::read::{Cause, Counts};
 use crate::percpu::Regime;
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, MutexGuard};
@@ -45,20 +45,20 @@ use crate::units::CpuId;
 const WIDE: u64 = 1 << 12;
 
 /// One walk over a subtree.
-pub(super) struct Pass<'a> {
+pub(super) struct FlushWalk<'a> {
     /// Nanoseconds since the caller's start of time.
-    pub(super) now: u64,
+    now: u64,
     /// Groups whose lock the caller already holds.
     held: &'a [Flushing<'a>],
-    pub(super) groups_visited: u64,
-    pub(super) cpus_visited: u64,
+    groups_visited: u64,
+    cpus_visited: u64,
     /// Whether blocks without updates are closed, and how wide others may be.
     closes_idle: bool,
     close_above: u64,
     to_close: Vec<(Arc<Stat>, CpuId)>,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> FlushWalk<'a> {
     pub(super) fn new(now: u64, held: &'a [Flushing<'a>]) -> Self {
         Self {
             now,
@@ -83,9 +83,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Ends the walk; returns the work that can wait until the locks are released.
-    pub(super) fn rest(self, counts: &Counts) -> Rest {
-        counts.visited(&self);
-        Rest(self.to_close)
+    pub(super) fn rest(self, counts: &Counts) -> Unclosed {
+        counts.visited(self.groups_visited, self.cpus_visited);
+        Unclosed(self.to_close)
     }
 
     fn held(&self, stat: &Arc<Stat>) -> Option<&'a Flushing<'a>> {
@@ -95,22 +95,22 @@ impl<'a> Pass<'a> {
 
 /// Blocks to close once no lock is held.
 #[must_use]
-pub(super) struct Rest(Vec<(Arc<Stat>, CpuId)>);
+pub(super) struct Unclosed(Vec<(Arc<Stat>, CpuId)>);
 
-impl Rest {
+impl Unclosed {
     pub(super) fn finish(self) {
         Stat::close_all(self.0);
     }
 }
 
 /// The result of a flush of one group.
-struct Found {
+struct Absorbed {
     deltas: [i64; NR_ITEMS],
     /// The amount by which the group's bound is lowered, handed up beside the deltas.
     bound: u64,
 }
 
-impl Found {
+impl Absorbed {
     const fn nothing() -> Self {
         Self {
             deltas: [0; NR_ITEMS],
@@ -141,8 +141,8 @@ impl Stat {
             return true;
         }
         let mut pass = match cause {
-            Cause::Periodic => Pass::new(now, &[]).closing_idle(),
-            Cause::Read | Cause::Requested | Cause::Reclaim => Pass::new(now, &[]),
+            Cause::Periodic => FlushWalk::new(now, &[]).closing_idle(),
+            Cause::Read | Cause::Requested | Cause::Reclaim => FlushWalk::new(now, &[]),
         };
         flushing.run(&mut pass);
         drop(flushing);
@@ -152,11 +152,11 @@ impl Stat {
 
     /// Hands the values that a flush has left at the parent up to the root; pending values of other
     /// groups are handed up with them, their blocks are not visited.
-    pub(super) fn hand_up(self: &Arc<Self>) {
+    pub(in crate::group) fn hand_up(self: &Arc<Self>) {
         let mut next = &self.parent;
         while let Some(stat) = next {
             let flushing = stat.lock();
-            let mut found = Found::nothing();
+            let mut found = Absorbed::nothing();
             found.bound = stat.take_pending(&mut found.deltas);
             stat.publish(&found);
             drop(flushing);
@@ -197,7 +197,7 @@ impl Stat {
         }
     }
 
-    fn flush_children(&self, pass: &mut Pass<'_>) {
+    fn flush_children(&self, pass: &mut FlushWalk<'_>) {
         let Some(children) = self.children.get() else {
             return;
         };
@@ -207,7 +207,7 @@ impl Stat {
         });
     }
 
-    fn flush_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
+    fn flush_blocks(self: &Arc<Self>, found: &mut Absorbed, pass: &mut FlushWalk<'_>) {
         // Pairs with the store in `retire`: no thread counts any more, so plain reads suffice.
         let is_retired = self.is_retired.load(Ordering::SeqCst);
         if self.sequences.regime() == Regime::Restartable && !is_retired {
@@ -231,7 +231,7 @@ impl Stat {
     }
 
     /// Absorbs the blocks' visible values and leaves them open; notes those that are to be closed.
-    fn take_from_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
+    fn take_from_blocks(self: &Arc<Self>, found: &mut Absorbed, pass: &mut FlushWalk<'_>) {
         let mut is_any_open = false;
         for (nth, word) in self.dirty.iter().enumerate() {
             // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this
@@ -257,7 +257,7 @@ impl Stat {
     }
 
     /// Absorbs the visible values of a block that sequences add to; returns whether there were any.
-    fn take(&self, block: &Block, found: &mut Found) -> bool {
+    fn take(&self, block: &StatBlock, found: &mut Absorbed) -> bool {
         let cells: [i64; NR_CELLS] = std::array::from_fn(|item| block.cell(item));
         let hidden = |item: usize| block.hidden(item, cells[item]);
         if (0..NR_CELLS).all(|item| hidden(item) == 0) {
@@ -266,7 +266,7 @@ impl Stat {
         // Values taken now and values added later are within the same window, each on either side.
         loop {
             let window = block.window();
-            if window.is_taken() || window.state() == State::Closed {
+            if window.is_taken() || window.state() == WindowState::Closed {
                 break;
             }
             let more = window.taken().may_hide() - window.may_hide();
@@ -291,7 +291,7 @@ impl Stat {
         blocks.retain(|(stat, cpu)| {
             let (_flushing, block) = (stat.lock(), stat.block(*cpu));
             let window = block.window();
-            window.state() == State::Open && block.exchange(window, window.closing())
+            window.state() == WindowState::Open && block.exchange(window, window.closing())
         });
         blocks.sort_by_key(|(_, cpu)| *cpu);
         let mut last = None;
@@ -318,7 +318,7 @@ impl Stat {
         let (_flushing, block) = (self.lock(), self.block(cpu));
         let window = block.window();
         // Unless the group has ended meanwhile.
-        if window.state() == State::Closing {
+        if window.state() == WindowState::Closing {
             block.exchange(window, window.reopened());
         }
     }
@@ -327,11 +327,11 @@ impl Stat {
     fn finish_closing(self: &Arc<Self>, cpu: CpuId) {
         let block = self.block(cpu);
         let window = block.window();
-        if window.state() != State::Closing {
+        if window.state() != WindowState::Closing {
             // The group has ended meanwhile, and its values have been handed up.
             return;
         }
-        let mut found = Found::nothing();
+        let mut found = Absorbed::nothing();
         self.take(block, &mut found);
         for item in 0..NR_CELLS {
             block.move_base(item, block.cell(item));
@@ -353,7 +353,7 @@ impl Stat {
     }
 
     /// Closes the block and absorbs its cells. An addition that comes meanwhile opens it again.
-    fn close(self: &Arc<Self>, cpu: CpuId, block: &Block, found: &mut Found) {
+    fn close(self: &Arc<Self>, cpu: CpuId, block: &StatBlock, found: &mut Absorbed) {
         let window = close_window(block);
         let cells: [i64; NR_CELLS] = std::array::from_fn(|item| block.cell(item));
         // Updates that have added and not checked yet may have gone beyond the window.
@@ -374,7 +374,7 @@ impl Stat {
         // Pairs with the read-modify-write that adds. SeqCst: the window and the bases are moved
         // before the cells are read again, and an addition reads those afterwards.
         fence(Ordering::SeqCst);
-        let missed = |block: &Block| {
+        let missed = |block: &StatBlock| {
             let missed = (0..NR_CELLS).map(|item| block.hidden(item, block.cell(item)));
             missed.map(i64::unsigned_abs).max().unwrap_or(0)
         };
@@ -384,7 +384,7 @@ impl Stat {
     }
 
     /// Adds the result to the sums and hands it up.
-    fn publish(&self, found: &Found) {
+    fn publish(&self, found: &Absorbed) {
         let has_any = found.deltas.iter().any(|&delta| delta != 0);
         if has_any {
             for (sum, &delta) in self.sums().sum.iter().zip(&found.deltas) {
@@ -409,10 +409,10 @@ impl Stat {
 /// Closes the block's window; returns the window before that.
 ///
 /// Progress: a compare-and-swap fails only because an update has opened or widened the window.
-fn close_window(block: &Block) -> Window {
+fn close_window(block: &StatBlock) -> StatWindow {
     loop {
         let window = block.window();
-        if window.state() == State::Closed || block.exchange(window, window.closed()) {
+        if window.state() == WindowState::Closed || block.exchange(window, window.closed()) {
             return window;
         }
     }
@@ -420,7 +420,7 @@ fn close_window(block: &Block) -> Window {
 
 impl Flushing<'_> {
     /// Flushes the subtree.
-    pub(super) fn run(&self, pass: &mut Pass<'_>) {
+    pub(super) fn run(&self, pass: &mut FlushWalk<'_>) {
         let stat = self.stat;
         // Relaxed: written under the lock only.
         let number = stat.started.load(Ordering::Relaxed) + 1;
@@ -431,7 +431,7 @@ impl Flushing<'_> {
         fence(Ordering::SeqCst);
         pass.groups_visited += 1;
         stat.flush_children(pass);
-        let mut found = Found::nothing();
+        let mut found = Absorbed::nothing();
         found.bound = stat.take_pending(&mut found.deltas);
         stat.flush_blocks(&mut found, pass);
         stat.publish(&found);
@@ -469,8 +469,8 @@ impl Drop for Flushing<'_> {
 
 /// Empties a group that no thread counts in any more. The caller holds its lock.
 fn hand_up_rest(stat: &Arc<Stat>) {
-    let mut found = Found::nothing();
-    let mut pass = Pass::new(0, &[]);
+    let mut found = Absorbed::nothing();
+    let mut pass = FlushWalk::new(0, &[]);
     found.bound = stat.take_pending(&mut found.deltas);
     stat.flush_blocks(&mut found, &mut pass);
     stat.publish(&found);

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::Stat;
-use super::flush::{Flushing, Pass};
+use super::counts::{Cause, FlushCounts};
+use super::flush::{FlushWalk, Flushing};
+use super::group::Stat;
 use super::item::{NR_ITEMS, StatItem};
+use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, StatCell};
 
 /// How stale a read may be. Beyond either number it flushes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,97 +78,18 @@ impl Stats {
     }
 }
 
-/// Counts of flushes of a tree's statistics, by cause, and of their work. Statistics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct FlushCounts {
-    /// Flushes by reads of one group.
-    pub read: u64,
-    /// Flushes by reads of several groups together.
-    pub together: u64,
-    /// Flushes on request.
-    pub requested: u64,
-    /// Flushes after a group was reclaimed from.
-    pub reclaim: u64,
-    /// Periodic flushes.
-    pub periodic: u64,
-    /// Flushes that were needed and that another thread's flush covered.
-    pub shared: u64,
-    /// Reads within their tolerance, which did not flush.
-    pub skipped: u64,
-    /// Groups whose blocks were visited.
-    pub groups_visited: u64,
-    /// Blocks that were absorbed.
-    pub cpus_visited: u64,
-    /// Times that a flush waited for another one of the same group.
-    pub lock_waits: u64,
-}
-
-/// The cause of a flush.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Cause {
-    Read,
-    Requested,
-    Reclaim,
-    Periodic,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    read: StatCell,
-    together: StatCell,
-    requested: StatCell,
-    reclaim: StatCell,
-    periodic: StatCell,
-    pub(super) shared: StatCell,
-    skipped: StatCell,
-    groups_visited: StatCell,
-    cpus_visited: StatCell,
-    pub(super) lock_waits: StatCell,
-}
-
-impl Counts {
-    pub(super) fn visited(&self, pass: &Pass<'_>) {
-        self.groups_visited.add(pass.groups_visited);
-        self.cpus_visited.add(pass.cpus_visited);
-    }
-
-    fn get(&self) -> FlushCounts {
-        FlushCounts {
-            read: self.read.get(),
-            together: self.together.get(),
-            requested: self.requested.get(),
-            reclaim: self.reclaim.get(),
-            periodic: self.periodic.get(),
-            shared: self.shared.get(),
-            skipped: self.skipped.get(),
-            groups_visited: self.groups_visited.get(),
-            cpus_visited: self.cpus_visited.get(),
-            lock_waits: self.lock_waits.get(),
-        }
-    }
-}
-
 impl Stat {
-    pub(super) fn counts(&self) -> FlushCounts {
+    pub(in crate::group) fn counts(&self) -> FlushCounts {
         self.shared.counts.get()
     }
 
-    pub(super) fn flush_for(self: &Arc<Self>, cause: Cause, now: Duration) {
+    pub(in crate::group) fn flush_for(self: &Arc<Self>, cause: Cause, now: Duration) {
         if !self.flush_or_share(cause, nanos(now)) {
-            let counts = &self.shared.counts;
-            let count = match cause {
-                Cause::Read => &counts.read,
-                Cause::Requested => &counts.requested,
-                Cause::Reclaim => &counts.reclaim,
-                Cause::Periodic => &counts.periodic,
-            };
-            count.add(1);
+            self.shared.counts.flushed(cause);
         }
     }
 
-    pub(super) fn read_one(
+    pub(in crate::group) fn read_one(
         self: &Arc<Self>,
         item: StatItem,
         tolerance: Tolerance,
@@ -181,7 +103,11 @@ impl Stat {
         }
     }
 
-    pub(super) fn read_all(self: &Arc<Self>, tolerance: Tolerance, now: Duration) -> Stats {
+    pub(in crate::group) fn read_all(
+        self: &Arc<Self>,
+        tolerance: Tolerance,
+        now: Duration,
+    ) -> Stats {
         let (staleness, age) = self.freshen(tolerance, now);
         Stats {
             values: std::array::from_fn(|item| self.value(item)),
@@ -223,13 +149,13 @@ impl Stat {
 
     /// Flushes the groups, and reads them while no value arrives at any: the values of a group
     /// include all values that its descendants among them show.
-    pub(super) fn read_together(stats: &[&Arc<Self>], now: Duration) -> Vec<Stats> {
+    pub(in crate::group) fn read_together(stats: &[&Arc<Self>], now: Duration) -> Vec<Stats> {
         let Some(first) = stats.first() else {
             return Vec::new();
         };
         let held = Self::between(stats, first);
         let locks: Vec<Flushing<'_>> = held.iter().map(Self::lock).collect();
-        let mut pass = Pass::new(nanos(now), &locks);
+        let mut pass = FlushWalk::new(nanos(now), &locks);
         for lock in &locks {
             let is_wanted = |stat: &Arc<Self>| stats.iter().any(|wanted| Arc::ptr_eq(wanted, stat));
             // A group below another wanted one is flushed with that.

@@ -40,8 +40,8 @@
 //! **Doubling** makes a block that counts a million events walk the chain 17 times, and one that
 //! counts up and down by no more than its window never.
 
-use super::Stat;
-use super::block::{Block, State, Window};
+use super::block::{StatBlock, StatWindow, WindowState};
+use super::group::Stat;
 use super::item::{NR_ITEMS, StatItem};
 use crate::percpu::{Regime, current_cpu};
 use crate::sync::Arc;
@@ -67,7 +67,7 @@ impl Stat {
     ///
     /// When `delta` is above [`DELTA_MAX`].
     #[inline]
-    pub(super) fn add(self: &Arc<Self>, item: StatItem, delta: i64) {
+    pub(in crate::group) fn add(self: &Arc<Self>, item: StatItem, delta: i64) {
         if item.has_cells()
             && let Some(cpu) = self.sequences.cpu()
             && let Some(block) = self.blocks.get(cpu.index())
@@ -84,7 +84,7 @@ impl Stat {
     ///
     /// In the restartable regime; when there is no such CPU, or `delta` is above [`DELTA_MAX`].
     #[inline]
-    pub(super) fn add_on(self: &Arc<Self>, cpu: CpuId, item: StatItem, delta: i64) {
+    pub(in crate::group) fn add_on(self: &Arc<Self>, cpu: CpuId, item: StatItem, delta: i64) {
         assert!(
             self.sequences.regime() == Regime::Atomic,
             "acting as {cpu} needs the atomic regime: statistics are written by their own CPU"
@@ -112,13 +112,13 @@ impl Stat {
             return self.add_apart(item, delta);
         }
         let block = match self.blocks.get(cpu.index()) {
-            Some(block) if block.window().state() == State::Open => block,
+            Some(block) if block.window().state() == WindowState::Open => block,
             _ => self.open_for(cpu, delta),
         };
         let cell = block.add(item.index(), delta);
         let window = block.window();
         let distance = cell.wrapping_sub(block.base(item.index())).unsigned_abs();
-        if window.state() != State::Open || distance > window.width() {
+        if window.state() != WindowState::Open || distance > window.width() {
             self.cover(cpu, block, |block| {
                 cell.wrapping_sub(block.base(item.index())).unsigned_abs()
             });
@@ -153,12 +153,12 @@ impl Stat {
             // A window holds one less above its base than below it.
             let distance = distance.unsigned_abs() + u64::from(distance > 0);
             match window.state() {
-                State::Closing => break,
+                WindowState::Closing => break,
                 _ if distance > WIDEST => break,
-                State::Open if distance <= window.width() => (),
-                State::Open => self.widen(block, window, distance),
-                State::Closed => self.open(cpu, block, window, distance),
-                State::Opening => self.finish_opening(cpu, block, window),
+                WindowState::Open if distance <= window.width() => (),
+                WindowState::Open => self.widen(block, window, distance),
+                WindowState::Closed => self.open(cpu, block, window, distance),
+                WindowState::Opening => self.finish_opening(cpu, block, window),
             }
         }
         self.add_apart(item, delta);
@@ -176,13 +176,17 @@ impl Stat {
 
     /// Opens the block with room for `delta`.
     #[cold]
-    fn open_for(self: &Arc<Self>, cpu: CpuId, delta: i64) -> &Block {
+    fn open_for(self: &Arc<Self>, cpu: CpuId, delta: i64) -> &StatBlock {
         let distance = delta.unsigned_abs();
         assert!(distance <= DELTA_MAX, "{delta} is too much for one update");
         let block = self.block(cpu);
         match block.window() {
-            window if window.state() == State::Closed => self.open(cpu, block, window, distance),
-            window if window.state() == State::Opening => self.finish_opening(cpu, block, window),
+            window if window.state() == WindowState::Closed => {
+                self.open(cpu, block, window, distance)
+            }
+            window if window.state() == WindowState::Opening => {
+                self.finish_opening(cpu, block, window)
+            }
             _ => (),
         }
         block
@@ -196,23 +200,23 @@ impl Stat {
     pub(super) fn cover(
         self: &Arc<Self>,
         cpu: CpuId,
-        block: &Block,
-        distance: impl Fn(&Block) -> u64,
+        block: &StatBlock,
+        distance: impl Fn(&StatBlock) -> u64,
     ) {
         loop {
             let window = block.window();
             let distance = distance(block);
             match window.state() {
-                State::Open | State::Closed if distance <= window.width() => return,
-                State::Open => self.widen(block, window, distance),
-                State::Closed => self.open(cpu, block, window, distance),
-                State::Opening => self.finish_opening(cpu, block, window),
-                State::Closing => return,
+                WindowState::Open | WindowState::Closed if distance <= window.width() => return,
+                WindowState::Open => self.widen(block, window, distance),
+                WindowState::Closed => self.open(cpu, block, window, distance),
+                WindowState::Opening => self.finish_opening(cpu, block, window),
+                WindowState::Closing => return,
             }
         }
     }
 
-    fn open(self: &Arc<Self>, cpu: CpuId, block: &Block, closed: Window, distance: u64) {
+    fn open(self: &Arc<Self>, cpu: CpuId, block: &StatBlock, closed: StatWindow, distance: u64) {
         let opening = closed.opening(distance);
         self.raise_chain(opening.may_hide());
         if block.exchange(closed, opening) {
@@ -223,7 +227,7 @@ impl Stat {
     }
 
     /// Makes flushes find the block, then lets updates rely on it.
-    fn finish_opening(self: &Arc<Self>, cpu: CpuId, block: &Block, opening: Window) {
+    fn finish_opening(self: &Arc<Self>, cpu: CpuId, block: &StatBlock, opening: StatWindow) {
         let (word, bit) = (&self.dirty[cpu.index() / 64], 1 << (cpu.index() % 64));
         // Pairs with the swap in `flush_blocks`. A read-modify-write even if the bit is set: if
         // that flush has passed, the bits that it took above are seen as taken here, and are set
@@ -234,7 +238,7 @@ impl Stat {
         block.exchange(opening, opening.opened());
     }
 
-    fn widen(&self, block: &Block, window: Window, distance: u64) {
+    fn widen(&self, block: &StatBlock, window: StatWindow, distance: u64) {
         let wider = window.widened(distance);
         let more = wider.may_hide() - window.may_hide();
         self.raise_chain(more);

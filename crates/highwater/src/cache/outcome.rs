@@ -1,0 +1,100 @@
+//! Outcomes of write-back and of sync, and their errors.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::key::PageKey;
+use crate::sync::Arc;
+use crate::units::Pfn;
+
+/// Result of writing a page back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenBack {
+    /// It was dirty and is in the file now.
+    Written,
+    /// The same, and reclaim awaits it: the caller must [rotate](crate::reclaim::Reclaim::rotate)
+    /// it.
+    Awaited(PageKey),
+    /// There was nothing to write: it is clean, or the frame no longer holds a page of that file.
+    Clean,
+    /// Another thread holds its latch.
+    Latched,
+    /// There is no swap area, or no free slot. It stays dirty.
+    NoSlot,
+}
+
+/// A page could not be written back. It stays dirty.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WriteBackError {
+    /// The file returned an error.
+    #[error("writing page {page} back failed, it stays dirty: {source}")]
+    Io {
+        /// The page's number in its file.
+        page: u64,
+        /// The file's error.
+        source: io::Error,
+    },
+    /// The file took only part of the page.
+    #[error("short write-back of page {page}, it stays dirty: {got} of {want} bytes")]
+    Short {
+        /// The page's number in its file.
+        page: u64,
+        /// Bytes written.
+        got: usize,
+        /// Bytes given.
+        want: usize,
+    },
+}
+
+/// Result of writing several pages back.
+#[derive(Debug, Default)]
+pub struct WriteBackOutcome {
+    /// Pages that their files have taken.
+    pub nr_written: u64,
+    /// Pages whose write failed; they stay dirty.
+    pub nr_failed: u64,
+    /// Pages of `nr_failed` that had not failed since they were last written: other pages now come
+    /// before them.
+    pub nr_failed_first: u64,
+    /// Pages that were pinned or latched; they stay dirty.
+    pub nr_latched: u64,
+    /// The first error.
+    pub first_error: Option<WriteBackError>,
+    /// Written pages that reclaim awaits: the caller must [rotate](crate::reclaim::Reclaim::rotate)
+    /// them.
+    pub awaited: Vec<(Pfn, PageKey)>,
+}
+
+/// A sync failed: part of a file is not on its storage.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// Pages could not be written; they stay dirty and the next sync tries again.
+    #[error("{failed} pages could not be written back and stay dirty; first: {first}")]
+    WriteBack {
+        /// Number of pages.
+        failed: u64,
+        /// Error of the first.
+        first: WriteBackError,
+    },
+    /// Every page was written, but the file could not make that durable. The pages count as
+    /// written: the next sync does not write them again, and may succeed without them (Linux
+    /// reports a failed fsync once). To make them durable, write them again.
+    #[error("all pages were written, but making them durable failed: {0}")]
+    Durability(#[source] Arc<io::Error>),
+    /// This sync succeeded, but since this handle's last report, a sync by another caller failed to
+    /// make the file durable. Data that was written before can be lost. Each handle that was open
+    /// then reports it once.
+    #[error(
+        "this sync succeeded, but {failures} others failed to make pages durable since this handle's last sync, and \
+         data can be lost; last: {last}"
+    )]
+    Earlier {
+        /// Number of failures.
+        failures: u64,
+        /// The last failure.
+        last: Arc<io::Error>,
+    },
+}

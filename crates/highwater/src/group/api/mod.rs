@@ -1,0 +1,23 @@
+//! Handles: a tree, a group, and bytes charged to it.
+
+mod node;
+mod tree;
+mod charge;
+mod charging;
+mod wait;
+mod usage;
+mod peak;
+mod limits;
+mod high;
+mod protection;
+mod oom;
+mod pressure;
+mod stat;
+
+pub use charge::NodeCharge;
+pub use high::OverHigh;
+pub use node::GroupNode;
+pub use oom::LeafGroup;
+pub use peak::PeakWatch;
+pub use tree::GroupTree;
+pub use wait::NodeChargeWait;

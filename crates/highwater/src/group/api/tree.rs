@@ -1,0 +1,245 @@
+//! Handles to trees of groups.
+
+use std::ops::ControlFlow;
+
+use super::node::GroupNode;
+use crate::group::error::RemoveError;
+use crate::group::state::{ActingCpu, GroupKey, GroupPath, Groups, RESERVED_MAX, TreeOwner};
+use crate::percpu::{PercpuOwner, Regime};
+use crate::sync::Arc;
+use crate::units::{Bytes, GroupId};
+
+/// A tree of groups with hierarchical limits. Cloning it gives another handle to the same tree.
+///
+/// # Cost
+///
+/// For each group: two cache lines for each CPU that has charged to it, and their addresses: half a
+/// byte for each CPU of the machine, and 128 bytes for each 16 CPUs of which one has charged. Later
+/// groups reuse all of it.
+#[derive(Clone, Debug)]
+pub struct GroupTree {
+    owner: TreeOwner,
+}
+
+impl GroupTree {
+    /// The most that a tree can have charged, whatever its limits: 256 TiB less a byte.
+    pub const CHARGED_MAX: Bytes = Bytes(RESERVED_MAX);
+
+    /// Returns a tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`. The
+    /// regime is the atomic one: any thread may act as any CPU at any time.
+    ///
+    /// # Panics
+    ///
+    /// When `nr_cpus` is zero.
+    #[must_use]
+    pub fn new(nr_cpus: usize) -> Self {
+        Self::with_regime(Regime::Atomic, nr_cpus)
+    }
+
+    /// Like [`new`](Self::new), with tokens and statistics stepped as `regime` says. In the
+    /// restartable regime charges, uncharges and updates are several times cheaper, and threads act
+    /// only as the CPU that they run on. On a system without restartable sequences the tree uses
+    /// the atomic regime.
+    ///
+    /// # Panics
+    ///
+    /// When `nr_cpus` is zero or does not fit in 31 bits.
+    #[must_use]
+    pub fn with_regime(regime: Regime, nr_cpus: usize) -> Self {
+        assert!(nr_cpus > 0, "a tree of groups needs a CPU");
+        let groups = Groups::with_root(regime, nr_cpus);
+        #[cfg(not(loom))]
+        let owner = PercpuOwner::new(groups.gates, groups);
+        #[cfg(loom)]
+        let owner = PercpuOwner::unseen(groups);
+        Self {
+            owner: Arc::new(owner),
+        }
+    }
+
+    /// Returns the tree itself.
+    #[inline]
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.owner
+    }
+
+    /// Returns the number of references that handles and charges hold to the tree; exact if none is
+    /// made or dropped meanwhile.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn nr_references(&self) -> i64 {
+        self.owner.nr_references()
+    }
+
+    /// Returns the number of CPUs that the tree keeps tokens for.
+    #[must_use]
+    pub fn nr_cpus(&self) -> usize {
+        self.owner.nr_cpus
+    }
+
+    /// Returns how token words are stepped.
+    #[must_use]
+    pub fn regime(&self) -> Regime {
+        self.owner.gates.regime()
+    }
+
+    /// Returns the root group.
+    ///
+    /// # Panics
+    ///
+    /// Never: the root is never removed.
+    #[must_use]
+    pub fn root(&self) -> GroupNode {
+        self.get(GroupId(0)).expect("the root is never removed")
+    }
+
+    /// Returns the group with this id, also a removed one while bytes are charged to it.
+    ///
+    /// # Cost
+    ///
+    /// Two loads, an uncontended lock of that group alone, two reference counts. Never waits for
+    /// the tree's lock. [`GroupTree::uncharge`] needs none of these.
+    #[must_use]
+    pub fn get(&self, id: GroupId) -> Option<GroupNode> {
+        let meta = self.owner.slots.get(id)?.meta.read().clone()?;
+        Some(GroupNode::new(&self.owner, meta))
+    }
+
+    /// Returns the group with that key; `None` once it is gone.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupTree::get`].
+    #[must_use]
+    pub fn find(&self, key: GroupKey) -> Option<GroupNode> {
+        self.get(key.id()).filter(|node| node.key() == key)
+    }
+
+    /// Returns the path of the group with that key; if it is gone, a path that shows its id.
+    #[must_use]
+    pub fn path_of(&self, key: GroupKey) -> GroupPath {
+        self.owner.path(key)
+    }
+
+    /// Removes a group that has no children.
+    ///
+    /// New charges to it fail from now on; its tokens go back to its ancestors. Bytes still charged
+    /// to it stay charged to its ancestors until they are uncharged; until then its id is not
+    /// reused and [`GroupTree::get`] finds it.
+    ///
+    /// # Errors
+    ///
+    /// When it has children, is the root, is already removed, or belongs to another tree.
+    ///
+    /// # Cost
+    ///
+    /// Takes the tree's lock for writing; one swap for each CPU that has charged to it.
+    pub fn remove(&self, group: &GroupNode) -> Result<(), RemoveError> {
+        if !Arc::ptr_eq(&self.owner, group.owner()) {
+            return Err(RemoveError::OtherTree {
+                group: group.path(),
+            });
+        }
+        self.owner.remove(group.meta())
+    }
+
+    /// Uncharges bytes whose guard was [disowned](super::NodeCharge::disown), by the id of their
+    /// group: for callers that keep ids, such as the owner of a page frame.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::uncharge`]; no reference count, no lock.
+    ///
+    /// # Panics
+    ///
+    /// When the group does not exist, or when more bytes are returned to the ancestors than they
+    /// hold.
+    pub fn uncharge(&self, id: GroupId, bytes: Bytes) {
+        self.owner.uncharge(id, ActingCpu::Here, bytes.0);
+    }
+
+    /// Returns `top` and its descendants, parents before children and children by name; nothing
+    /// when `top` is removed.
+    ///
+    /// # Cost
+    ///
+    /// Takes the tree's lock for reading; O(groups in the subtree).
+    #[must_use]
+    pub fn subtree(&self, top: &GroupNode) -> Vec<GroupNode> {
+        let groups = self.groups();
+        let mut found = Vec::new();
+        let shape = groups.shape.read();
+        if top.is_removed() {
+            return found;
+        }
+        let _: ControlFlow<()> = groups.walk(&shape, top.id(), &mut |_, slot| {
+            if slot.is_alive()
+                && let Some(meta) = slot.meta.read().clone()
+            {
+                found.push(GroupNode::new(&self.owner, meta));
+            }
+            ControlFlow::Continue(())
+        });
+        found
+    }
+
+    /// Whether any group has a `min` or a `low`.
+    ///
+    /// # Cost
+    ///
+    /// One load.
+    #[must_use]
+    pub fn has_protection(&self) -> bool {
+        self.groups().has_protection()
+    }
+
+    /// Whether any group has a `high`.
+    ///
+    /// # Cost
+    ///
+    /// One load.
+    #[must_use]
+    pub fn has_high(&self) -> bool {
+        self.groups().has_high()
+    }
+
+    /// Checks the invariants at a moment when no operation is in flight: at every group
+    /// `tokens + sum of the children's reservations <= reserved <= max + debt`; no word holds
+    /// tokens below a group in debt; only live words hold tokens, never more than their cap, and
+    /// none where a charge waits for room; live words are counted on every ancestor; nothing is in
+    /// flight.
+    ///
+    /// # Panics
+    ///
+    /// When an invariant does not hold.
+    pub fn check_invariants(&self) {
+        self.groups().check();
+    }
+
+    /// Returns the living group at that path, such as `/tenant-a/query-42`; `/` is the root.
+    ///
+    /// # Cost
+    ///
+    /// Takes the tree's lock for reading; O(depth x log(children)). No allocation.
+    #[must_use]
+    pub fn lookup(&self, path: &str) -> Option<GroupNode> {
+        let names = path.strip_prefix('/')?;
+        let groups = self.groups();
+        let shape = groups.shape.read();
+        let mut at = GroupId(0);
+        for name in names.split('/').filter(|_| !names.is_empty()) {
+            at = *shape.families[at.index()].children.get(name)?;
+        }
+        let meta = groups.slot(at).meta.read().clone();
+        meta.map(|meta| GroupNode::new(&self.owner, meta))
+    }
+}
+
+impl GroupNode {
+    /// Returns the tree that the group belongs to.
+    #[must_use]
+    pub fn tree(&self) -> GroupTree {
+        GroupTree {
+            owner: Arc::clone(self.owner()),
+        }
+    }
+}

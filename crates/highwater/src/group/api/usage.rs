@@ -1,0 +1,124 @@
+//! Usage of a group and everything below it.
+
+use super::node::GroupNode;
+use crate::group::charge::Account;
+use crate::units::{Bytes, Estimate};
+
+impl GroupNode {
+    /// Returns an estimate, with bounds, of the bytes that this group and its descendants use.
+    ///
+    /// # Accuracy
+    ///
+    /// `high` is the subtree's reservations; it exceeds the maximum only by the [debt](Self::debt),
+    /// and is at every moment at least the usage. `low` is 256 KiB lower for each CPU of each group
+    /// in the subtree that may hold tokens, and is at most the usage when nothing is in flight;
+    /// operations in flight may raise it by the bytes that they are about to give back. `value`
+    /// lies between them: the reservations less the tokens that a pass without proof finds. At rest
+    /// it is exact, except for words that the pass does not reach, which count for half of what
+    /// they may hold. Adversaries:
+    /// `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`,
+    /// `tests/usage.rs::a_group_that_many_cpus_have_used_reads_as_what_it_uses`.
+    ///
+    /// # Cost
+    ///
+    /// One load for each CPU that has charged to this group. If groups below may hold tokens and
+    /// the tree's lock is free, that lock for reading and the same for groups below, up to about
+    /// 1,024 groups and words in all. Never waits. (Four loads give the interval; its width is 96
+    /// MiB for a group that 384 CPUs have used. A pass over its words takes half a microsecond
+    /// there, `cargo bench --bench usage_read`.)
+    #[must_use]
+    pub fn usage(&self) -> Estimate<Bytes> {
+        self.unless_gone(self.groups().usage(self.id()), Estimate::exact(Bytes::ZERO))
+    }
+
+    /// Like [`usage`](Self::usage), with the middle of the interval as the value: for callers that
+    /// need only the interval. Four loads.
+    pub(crate) fn usage_bounds(&self) -> Estimate<Bytes> {
+        let bounds = self.groups().usage_bounds(self.id());
+        self.unless_gone(bounds, Estimate::exact(Bytes::ZERO))
+    }
+
+    /// Returns the bytes that this group and its descendants use.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact at a moment within the call if two consecutive passes of at most 17 saw no change,
+    /// which is certain when nothing is in flight. Otherwise off by at most the bytes that other
+    /// threads charged and uncharged during the last pass.
+    /// Adversary: `tests/limits.rs::precise_usage_is_exact_beside_other_groups`.
+    ///
+    /// # Cost
+    ///
+    /// Takes the tree's lock for reading; one load for each CPU that has charged to a group of the
+    /// subtree, at least twice.
+    #[must_use]
+    pub fn usage_precise(&self) -> Bytes {
+        self.account().used
+    }
+
+    /// Returns the reservations of this group and its descendants: used, in escrow, and above the
+    /// maximum.
+    ///
+    /// # Accuracy
+    ///
+    /// As [`GroupNode::usage_precise`]; [`Account::is_exact`] tells which case applies.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::usage_precise`].
+    #[must_use]
+    pub fn account(&self) -> Account {
+        self.unless_gone(self.groups().account(self.id()), Account::default())
+    }
+
+    /// Returns the bytes that are reserved in the subtree and not used: any charge that needs them
+    /// takes them.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact when nothing is in flight.
+    ///
+    /// # Cost
+    ///
+    /// Takes the tree's lock for reading; one load for each CPU that has charged to a group of the
+    /// subtree.
+    #[must_use]
+    pub fn escrowed(&self) -> Bytes {
+        self.unless_gone(self.groups().escrowed(self.id()), Bytes::ZERO)
+    }
+
+    /// Returns the highest usage since the group was created. Never decreases;
+    /// [`GroupNode::watch_peak`] returns one that can be reset.
+    ///
+    /// # Accuracy
+    ///
+    /// `high` (and `value`) is the highest reservation that a successful charge has seen: at least
+    /// the highest usage. `low` is 256 KiB lower for each CPU of each group in the subtree that
+    /// held tokens at a time, and is at most the highest usage, except that reservations in flight
+    /// at that moment which were undone later raise it by their size.
+    /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
+    ///
+    /// # Cost
+    ///
+    /// Two loads. O(1).
+    #[must_use]
+    pub fn peak(&self) -> Estimate<Bytes> {
+        self.unless_gone(self.groups().peak(self.id()), Estimate::exact(Bytes::ZERO))
+    }
+
+    /// Returns the bytes by which this group and its descendants exceed the maximum, after forced
+    /// charges or a maximum set below the usage. Uncharged bytes pay it first.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact when nothing is in flight; operations in flight may raise it by the bytes that they
+    /// are about to give back. Adversary: `tests/debt.rs::debt_is_what_is_used_above_the_maximum`.
+    ///
+    /// # Cost
+    ///
+    /// Four loads. O(1).
+    #[must_use]
+    pub fn debt(&self) -> Bytes {
+        Bytes(self.unless_gone(self.slot().ledger.balance().debt(), 0))
+    }
+}

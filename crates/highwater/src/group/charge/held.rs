@@ -1,0 +1,311 @@
+//! [`Held`]: charged bytes, with a reference (`percpu_ref`) that keeps their group's token words in
+//! memory.
+//!
+//! A charge outlives every handle, so it counts as a reference to the word that it steps when it
+//! ends. The reference is to the *keeper*: to the tree itself, or to something larger that contains
+//! the tree, such as the manager. There is one for each charge: a charge of a manager refers to the
+//! manager and thereby to its tree. Making a charge and dropping it are four steps of words of the
+//! CPU: tokens taken, a reference more; tokens parked, a reference less (`percpu::refs`). The
+//! reference is dropped last, after the bytes were parked, and nothing is touched after that.
+//!
+//! The fast path that finds tokens is inlined into its caller: a result of a call is passed in
+//! memory, and reading that back costs as much as all of these steps.
+
+use crate::group::error::ChargeError;
+use crate::group::state::{ActingCpu, Cell, GroupKey, GroupPath, Groups, Slot};
+use crate::percpu::{PercpuRef, PercpuView};
+use crate::units::Bytes;
+
+use super::escrow::take;
+use super::outcome::Refilled;
+
+/// A tree of groups, or a value that contains one.
+pub(crate) trait Keeper: Send + Sync + 'static {
+    /// Returns the tree.
+    fn tree(&self) -> &Groups;
+}
+
+impl Keeper for Groups {
+    #[inline]
+    fn tree(&self) -> &Groups {
+        self
+    }
+}
+
+/// A group's slot, kept in memory, and the key of the group.
+pub(crate) struct SlotRef<K: Keeper> {
+    slot: PercpuView<K, Slot>,
+    key: GroupKey,
+}
+
+/// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
+#[must_use = "dropping it uncharges its bytes"]
+pub(crate) struct Held<K: Keeper> {
+    /// The keeper, and the word of the CPU that the charge was last used on: the first to try.
+    cell: PercpuView<K, Cell>,
+    key: GroupKey,
+    bytes: Bytes,
+}
+
+impl<K: Keeper> SlotRef<K> {
+    /// Returns the reference to a group of the keeper's tree.
+    pub(crate) fn new(keeper: PercpuRef<K>, key: GroupKey) -> Self {
+        let slot = keeper.view(|keeper| keeper.tree().slot(key.id));
+        Self { slot, key }
+    }
+
+    #[inline]
+    pub(in crate::group) fn key(&self) -> GroupKey {
+        self.key
+    }
+
+    #[inline]
+    pub(in crate::group) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    #[inline]
+    pub(in crate::group) fn tree(&self) -> &Groups {
+        self.slot.whole().tree()
+    }
+
+    /// Charges `bytes` if that takes only tokens of this CPU and a plain store.
+    // Always: see the module.
+    #[inline(always)]
+    pub(crate) fn take(&self, bytes: Bytes) -> Option<Held<K>> {
+        let key = self.key;
+        let cell = self.slot.narrow_here(|slot, own| {
+            let cell = slot.find_cell(own)?;
+            let is_alive = || slot.incarnation() == key.incarnation;
+            cell.take_here_if(bytes.0, is_alive).then_some(cell)
+        })?;
+        Some(Held { cell, key, bytes })
+    }
+
+    /// Charges `bytes` as `actor`; returns also what was reserved.
+    pub(in crate::group) fn charge_as(
+        &self,
+        actor: ActingCpu,
+        bytes: Bytes,
+    ) -> Result<(Held<K>, Refilled), ChargeError> {
+        let index = self.slot.index(actor);
+        let refilled = if take(&self.slot, self.key, index, bytes.0) {
+            Refilled::NOTHING
+        } else {
+            self.tree().charge_after(self.key, actor, bytes.0)?
+        };
+        Ok((self.hold(index, bytes), refilled))
+    }
+
+    /// Takes over bytes that are already charged to the group, at word number `index`.
+    pub(in crate::group) fn hold(&self, index: usize, bytes: Bytes) -> Held<K> {
+        Held {
+            cell: self.slot.narrow(|slot| slot.cell(index)),
+            key: self.key,
+            bytes,
+        }
+    }
+}
+
+impl<K: Keeper> Clone for SlotRef<K> {
+    fn clone(&self) -> Self {
+        Self {
+            slot: self.slot.clone(),
+            key: self.key,
+        }
+    }
+}
+
+impl<K: Keeper> Held<K> {
+    /// Takes over bytes that are charged to a group of the keeper's tree.
+    pub(in crate::group) fn over(
+        keeper: PercpuRef<K>,
+        key: GroupKey,
+        actor: ActingCpu,
+        bytes: Bytes,
+    ) -> Self {
+        let cell = keeper.view(|keeper| word(keeper.tree(), key, actor));
+        Self { cell, key, bytes }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    #[inline]
+    pub(crate) fn key(&self) -> GroupKey {
+        self.key
+    }
+
+    /// Returns the path of the group.
+    pub(crate) fn path(&self) -> GroupPath {
+        self.tree().path(self.key)
+    }
+
+    #[inline]
+    pub(crate) fn keeper(&self) -> &PercpuRef<K> {
+        self.cell.whole()
+    }
+
+    #[inline]
+    pub(in crate::group) fn tree(&self) -> &Groups {
+        self.keeper().tree()
+    }
+
+    /// Charges `bytes` more; returns what was reserved. On an error the charge stays as it is.
+    #[inline]
+    pub(crate) fn grow(&mut self, bytes: Bytes) -> Result<Refilled, ChargeError> {
+        if self.bytes > Bytes::ZERO && self.cell.take_here(bytes.0) {
+            // Not checked: both are reserved in one ledger, which holds less than 2^48.
+            self.bytes.0 += bytes.0;
+            return Ok(Refilled::NOTHING);
+        }
+        self.turn_here();
+        self.grow_as(ActingCpu::Here, bytes)
+    }
+
+    #[inline(never)]
+    pub(in crate::group) fn grow_as(
+        &mut self,
+        actor: ActingCpu,
+        bytes: Bytes,
+    ) -> Result<Refilled, ChargeError> {
+        let refilled = self.tree().charge(self.key, actor, bytes.0)?;
+        self.bytes += bytes;
+        Ok(refilled)
+    }
+
+    pub(in crate::group) fn force_grow_as(
+        &mut self,
+        actor: ActingCpu,
+        bytes: Bytes,
+    ) -> Result<(), ChargeError> {
+        let forced = self.tree().force(self.key, actor, bytes.0);
+        forced.map_err(|refusal| self.tree().refuse(self.key, refusal, bytes.0))?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Uncharges `bytes` of this charge.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer.
+    #[inline]
+    pub(crate) fn shrink(&mut self, bytes: Bytes) {
+        self.bytes = self.less(bytes);
+        self.give_back(bytes);
+    }
+
+    /// Like [`shrink`](Self::shrink), as `actor`.
+    pub(in crate::group) fn shrink_as(&mut self, actor: ActingCpu, bytes: Bytes) {
+        self.bytes = self.less(bytes);
+        self.tree().uncharge(self.key.id, actor, bytes.0);
+    }
+
+    /// Splits `bytes` off into a charge of their own.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer.
+    pub(crate) fn split(&mut self, bytes: Bytes) -> Self {
+        self.bytes = self.less(bytes);
+        let (cell, key) = (self.cell.clone(), self.key);
+        Self { cell, key, bytes }
+    }
+
+    /// Merges another charge of the same group into this one; gives it back when it belongs to
+    /// another.
+    pub(crate) fn merge(&mut self, other: Self) -> Result<(), Self> {
+        if self.key != other.key || !std::ptr::eq(self.tree(), other.tree()) {
+            return Err(other);
+        }
+        self.bytes += other.disown();
+        Ok(())
+    }
+
+    /// Moves `bytes` to the group of `to`, which belongs to the same tree.
+    pub(in crate::group) fn moved(
+        &mut self,
+        bytes: Bytes,
+        to: &SlotRef<K>,
+        actor: ActingCpu,
+    ) -> Self {
+        self.bytes = self.less(bytes);
+        to.hold(to.slot.index(actor), bytes)
+    }
+
+    /// Returns the same charge, kept by another keeper of its tree.
+    ///
+    /// # Panics
+    ///
+    /// When the keeper belongs to another tree.
+    pub(crate) fn kept_by<L: Keeper>(self, keeper: PercpuRef<L>) -> Held<L> {
+        assert!(
+            std::ptr::eq(self.tree(), keeper.tree()),
+            "a charge stays in its tree"
+        );
+        let key = self.key;
+        Held::over(keeper, key, ActingCpu::Here, self.disown())
+    }
+
+    /// Gives up the guard and keeps the bytes charged.
+    #[inline]
+    pub(crate) fn disown(mut self) -> Bytes {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Uncharges bytes that the guard no longer counts.
+    #[inline(always)]
+    fn give_back(&mut self, bytes: Bytes) {
+        if !self.cell.park_here(bytes.0) {
+            self.give_back_slowly(bytes);
+        }
+    }
+
+    #[inline(never)]
+    fn give_back_slowly(&mut self, bytes: Bytes) {
+        self.turn_here();
+        self.tree().uncharge(self.key.id, ActingCpu::Here, bytes.0);
+    }
+
+    /// Makes the word of this CPU the first to try.
+    #[inline(never)]
+    fn turn_here(&mut self) {
+        if self.tree().is_restartable() {
+            let key = self.key;
+            self.cell
+                .turn(|keeper| word(keeper.tree(), key, ActingCpu::Here));
+        }
+    }
+
+    #[inline]
+    fn less(&self, bytes: Bytes) -> Bytes {
+        match self.bytes.checked_sub(bytes) {
+            Some(rest) => rest,
+            None => self.refuse(bytes),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, bytes: Bytes) -> ! {
+        panic!("a charge of {} does not hold {bytes}", self.bytes)
+    }
+}
+
+impl<K: Keeper> Drop for Held<K> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.bytes > Bytes::ZERO {
+            self.give_back(self.bytes);
+        }
+    }
+}
+
+/// Returns the word of a group that `actor` steps.
+fn word(tree: &Groups, key: GroupKey, actor: ActingCpu) -> &Cell {
+    let slot = tree.slot(key.id);
+    slot.cell(slot.index(actor))
+}

@@ -1,0 +1,330 @@
+//! The token word: the per-CPU stock of one group, packed so that each step is one
+//! compare-and-swap, or on its own CPU a compare and a store (`percpu::gated`).
+//!
+//! ```text
+//! bit 63 ........ 32 | 31 ......... 20 | 19      | 18 ... 0
+//!     sequence       | in flight       | retired | tokens
+//! ```
+//!
+//! - **tokens**: bytes that are reserved on the group and on every ancestor, and not used.
+//! - **in flight**: operations that began here and carry bytes: a refill that may still be undone,
+//!   tokens on their way back. A thread that reads zero here knows that every byte is in a
+//!   reservation, in a word, or used.
+//! - **retired**: the opposite of *live*; only a live word may hold tokens. Removing a group and
+//!   lowering a maximum retire words; a later operation notices in the step itself. The bit's
+//!   position lets one comparison test both that bytes fit and that the word is live.
+//! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are taken
+//!   (a seqcount). Two equal readings therefore mean that the tokens did not grow and nothing began
+//!   in between, which the proof of a refusal needs (`charge/proof.rs`). It wraps after 2^32 steps;
+//!   two readings are microseconds apart, and that many steps take seconds.
+
+use crate::percpu::{Gated, Gates, Open};
+#[cfg(not(loom))]
+use crate::units::PAGE_BYTES;
+
+/// Maximum tokens that one refill leaves in a word, in bytes: 128 KiB.
+///
+/// Chosen: the kernel's batch is 64 pages and its stock never holds more than that. A refill to
+/// half of [`CELL_MAX`] keeps that bound and leaves the other half for uncharges, so a run of
+/// charges, a run of uncharges, or any alternation of them climbs at most once per 128 KiB.
+#[cfg(not(loom))]
+pub(in crate::group) const GRANT_MAX: u64 = 32 * PAGE_BYTES;
+/// Maximum tokens that a word ever holds, in bytes: 256 KiB for each CPU of a group.
+#[cfg(not(loom))]
+pub(in crate::group) const CELL_MAX: u64 = 64 * PAGE_BYTES;
+
+/// Small, so that the model checker reaches every branch.
+#[cfg(loom)]
+pub(in crate::group) const GRANT_MAX: u64 = 1;
+/// Small, so that the model checker reaches every branch.
+#[cfg(loom)]
+pub(in crate::group) const CELL_MAX: u64 = 2;
+
+const TOKENS: u64 = RETIRED - 1;
+const RETIRED: u64 = 1 << 19;
+const FLIGHT_SHIFT: u32 = 20;
+const FLIGHT_MAX: u64 = (1 << 12) - 1;
+const ONE_IN_FLIGHT: u64 = 1 << FLIGHT_SHIFT;
+const ONE_STEP: u64 = 1 << 32;
+
+const _: () = assert!(CELL_MAX <= TOKENS && GRANT_MAX <= CELL_MAX);
+const _: () = assert!(CELL_MAX < RETIRED && RETIRED < ONE_IN_FLIGHT);
+const _: () = assert!(FLIGHT_MAX << FLIGHT_SHIFT < ONE_STEP);
+
+/// One value of a token word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::group) struct Word(u64);
+
+impl Word {
+    pub(in crate::group) const fn tokens(self) -> u64 {
+        self.0 & TOKENS
+    }
+
+    pub(in crate::group) const fn in_flight(self) -> u64 {
+        self.0 >> FLIGHT_SHIFT & FLIGHT_MAX
+    }
+
+    pub(in crate::group) const fn raw(self) -> u64 {
+        self.0
+    }
+
+    pub(in crate::group) const fn is_live(self) -> bool {
+        self.0 & RETIRED == 0
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(in crate::group) const fn sequence(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// Returns how many of `bytes` fit into the word.
+    pub(in crate::group) fn fit(self, bytes: u64) -> u64 {
+        if self.is_live() {
+            bytes.min(CELL_MAX - self.tokens())
+        } else {
+            0
+        }
+    }
+
+    /// Turns `bytes` tokens into usage.
+    pub(in crate::group) const fn taken(self, bytes: u64) -> Option<Self> {
+        if self.is_live() && bytes <= self.tokens() {
+            Some(Self(self.0 - bytes))
+        } else {
+            None
+        }
+    }
+
+    /// Like [`Word::taken`], for `bytes` that are not zero: a word that holds tokens is live.
+    #[inline]
+    const fn taken_some(self, bytes: u64) -> Option<Self> {
+        if bytes.wrapping_sub(1) < self.tokens() {
+            Some(Self(self.0 - bytes))
+        } else {
+            None
+        }
+    }
+
+    /// Turns `bytes` of usage into tokens. When they do not fit, the word keeps [`GRANT_MAX`]
+    /// tokens, an operation begins, and the caller carries the rest, [`Word::spilled`].
+    pub(in crate::group) fn parked(self, bytes: u64) -> Option<Self> {
+        if !self.is_live() {
+            return None;
+        }
+        match self.spilled(bytes) {
+            0 => self.parked_whole(bytes),
+            _ => self.stepped(GRANT_MAX).with_begun(),
+        }
+    }
+
+    /// Like [`Word::parked`], but only if all of them fit.
+    #[inline]
+    pub(in crate::group) fn parked_whole(self, bytes: u64) -> Option<Self> {
+        // Includes the mark of a retired word, which exceeds any amount that fits.
+        let tokens = (self.0 & (TOKENS | RETIRED)).checked_add(bytes)?;
+        if tokens > CELL_MAX {
+            return None;
+        }
+        // The tokens stay within their bits: nothing carries into the in-flight bits.
+        Some(Self(self.0.wrapping_add(ONE_STEP + bytes)))
+    }
+
+    /// Returns the bytes that [`Word::parked`] leaves to the caller.
+    pub(in crate::group) const fn spilled(self, bytes: u64) -> u64 {
+        let total = self.tokens().saturating_add(bytes);
+        if total <= CELL_MAX {
+            0
+        } else {
+            total - GRANT_MAX
+        }
+    }
+
+    /// Begins an operation; `None` when 4,095 are already in flight.
+    pub(in crate::group) fn begun(self) -> Option<Self> {
+        self.stepped(self.tokens()).with_begun()
+    }
+
+    /// Ends an operation.
+    pub(in crate::group) fn ended(self) -> Self {
+        debug_assert!(self.in_flight() > 0, "an operation ended twice");
+        Self(self.0 - ONE_IN_FLIGHT)
+    }
+
+    /// Ends a refill that leaves `grant` tokens; when they do not all fit, it stays in flight and
+    /// carries the rest.
+    pub(in crate::group) fn granted(self, grant: u64) -> Self {
+        match self.fit(grant) {
+            0 if grant == 0 => self.ended(),
+            fit if fit == grant => self.stepped(self.tokens() + fit).ended(),
+            fit => self.stepped(self.tokens() + fit),
+        }
+    }
+
+    /// Begins an operation that carries all tokens away; `None` when there are none.
+    pub(in crate::group) fn stolen(self) -> Option<Self> {
+        if self.tokens() == 0 {
+            return None;
+        }
+        self.stepped(0).with_begun()
+    }
+
+    /// Makes the word live; `None` when it already was.
+    pub(in crate::group) fn enlisted(self) -> Option<Self> {
+        if self.is_live() {
+            None
+        } else {
+            Some(Self(self.stepped(0).0 & !RETIRED))
+        }
+    }
+
+    /// Retires the word; the caller carries the tokens it had. `None` when it was not live. Nothing
+    /// is marked in flight: the thread that retires words holds the tree's lock for writing, and
+    /// passes over a subtree hold it for reading.
+    pub(in crate::group) fn retired(self) -> Option<Self> {
+        self.is_live().then(|| Self(self.stepped(0).0 | RETIRED))
+    }
+
+    /// Returns the word one step later, holding `tokens`.
+    fn stepped(self, tokens: u64) -> Self {
+        debug_assert!(tokens <= CELL_MAX, "{tokens} tokens in one word");
+        Self((self.0 & !TOKENS | tokens).wrapping_add(ONE_STEP))
+    }
+
+    fn with_begun(self) -> Option<Self> {
+        (self.in_flight() < FLIGHT_MAX).then(|| Self(self.0 + ONE_IN_FLIGHT))
+    }
+}
+
+/// Whether anything is in flight in any of several words.
+#[derive(Clone, Copy, Default)]
+pub(in crate::group) struct InFlight(u64);
+
+impl InFlight {
+    /// One instruction: the other bits are masked at the end.
+    #[inline]
+    pub(in crate::group) const fn saw(&mut self, word: Word) {
+        self.0 |= word.0;
+    }
+
+    pub(in crate::group) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(in crate::group) const fn is_nothing(self) -> bool {
+        Word(self.0).in_flight() == 0
+    }
+}
+
+/// A token word on its own pair of cache lines, as this layer sees it; its atomicity is implemented
+/// by [`Gated`].
+///
+/// Each step is atomic, in both regimes. In the restartable regime a step on the word's own CPU is
+/// **not a fence**: other CPUs see it in program order, but after loads that follow it. An
+/// operation that must make its step visible before it loads other words uses [`Cell::begin`].
+#[derive(Debug)]
+pub(in crate::group) struct Cell(Gated);
+
+impl Cell {
+    /// Returns word number `index` of a group, retired.
+    pub(in crate::group) fn new(gates: Gates, index: usize) -> Self {
+        Self(gates.word(index, RETIRED))
+    }
+
+    #[inline]
+    pub(in crate::group) fn load(&self) -> Word {
+        Word(self.0.load())
+    }
+
+    /// Applies `step` to the word; `Ok` holds the value before, `Err` the value that `step`
+    /// refused.
+    #[inline]
+    pub(in crate::group) fn update(
+        &self,
+        step: impl Fn(Word) -> Option<Word>,
+    ) -> Result<Word, Word> {
+        words(self.0.step(|word| raw(step(Word(word)))))
+    }
+
+    /// Takes tokens by a plain store. Returns whether it did: otherwise the gate is raised, the
+    /// tokens do not suffice, or the word belongs to another CPU.
+    ///
+    /// Does not check the incarnation: the caller has bytes charged here, so the word belongs to
+    /// that group and no later one; and it holds tokens only while the group lives.
+    #[inline(always)]
+    pub(in crate::group) fn take_here(&self, bytes: u64) -> bool {
+        self.0.try_step(|word| raw(Word(word).taken_some(bytes)))
+    }
+
+    /// Like [`take_here`](Self::take_here), if `is_alive` also returns true; it is called between
+    /// the load of the word and the store, and checks the group's incarnation.
+    #[inline(always)]
+    pub(in crate::group) fn take_here_if(
+        &self,
+        bytes: u64,
+        is_alive: impl FnOnce() -> bool,
+    ) -> bool {
+        let taken = |word| raw(Word(word).taken_some(bytes)).filter(|_| is_alive());
+        self.0.try_step(taken)
+    }
+
+    /// Parks bytes by a plain store. Returns whether it did.
+    #[inline(always)]
+    pub(in crate::group) fn park_here(&self, bytes: u64) -> bool {
+        self.0.try_step(|word| raw(Word(word).parked_whole(bytes)))
+    }
+
+    /// Like [`update`](Self::update) if the word is near, that is, of the CPU that the thread runs
+    /// on, or of none; otherwise `None`, unless `step` would have refused. [`Far`](super::far::Far)
+    /// steps the words that are far.
+    pub(in crate::group) fn update_near(
+        &self,
+        step: impl Fn(Word) -> Option<Word>,
+    ) -> Option<Result<Word, Word>> {
+        self.0.step_near(&|word| raw(step(Word(word)))).map(words)
+    }
+
+    /// Marks an operation in flight; the thread's next loads happen after every CPU can see the
+    /// mark.
+    pub(in crate::group) fn begin(&self) -> Result<Word, Word> {
+        words(self.0.step_fenced(|word| raw(Word(word).begun())))
+    }
+
+    /// Ends an operation that began here.
+    pub(in crate::group) fn end(&self) {
+        let ended = self.update(|word| Some(word.ended()));
+        debug_assert!(ended.is_ok(), "ending an operation is never refused");
+    }
+
+    pub(in crate::group) fn gated(&self) -> &Gated {
+        &self.0
+    }
+}
+
+/// A token word of another CPU, whose gate is up.
+pub(in crate::group) struct OpenCell<'a>(pub(in crate::group) Open<'a>);
+
+impl OpenCell<'_> {
+    /// See [`Cell::update`].
+    pub(in crate::group) fn update(
+        &self,
+        step: impl Fn(Word) -> Option<Word>,
+    ) -> Result<Word, Word> {
+        words(self.0.step(&|word| raw(step(Word(word)))))
+    }
+
+    /// See [`Cell::end`].
+    pub(in crate::group) fn end(&self) {
+        let ended = self.update(|word| Some(word.ended()));
+        debug_assert!(ended.is_ok(), "ending an operation is never refused");
+    }
+}
+
+#[inline]
+fn raw(word: Option<Word>) -> Option<u64> {
+    word.map(|Word(raw)| raw)
+}
+
+#[inline]
+fn words(stepped: Result<u64, u64>) -> Result<Word, Word> {
+    stepped.map(Word).map_err(Word)
+}

@@ -1,0 +1,154 @@
+//! What never changes of a group while it lives: its key, its name and its place, and its settings,
+//! counts and meters, which have atomics or locks of their own.
+
+use std::any::Any;
+use std::fmt;
+
+use crate::group::policy::pressure::LazyMeter;
+use crate::group::stat::Stat;
+use crate::percpu::Published;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::units::{GroupId, OomScoreAdj};
+
+use super::limits::{Event, EventCounts, Limits, Settings};
+use super::peaks::Watches;
+
+/// Identifies one group of a tree: the id, and the incarnation that tells it from later groups of
+/// the same id. Ordered by id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
+    pub(in crate::group) id: GroupId,
+    pub(in crate::group) incarnation: u64,
+}
+
+impl GroupKey {
+    /// The group's number.
+    #[must_use]
+    pub const fn id(self) -> GroupId {
+        self.id
+    }
+}
+
+impl fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.id.fmt(f)
+    }
+}
+
+/// The part of a group that never changes while it lives.
+#[derive(Debug)]
+pub(in crate::group) struct Meta {
+    pub(in crate::group) key: GroupKey,
+    pub(in crate::group) name: Box<str>,
+    pub(in crate::group) parent: Option<Arc<Self>>,
+    pub(in crate::group) depth: u32,
+    pub(in crate::group) settings: Settings,
+    pub(in crate::group) events: EventCounts,
+    pub(in crate::group) meter: LazyMeter,
+    pub(in crate::group) peaks: Watches,
+    pub(in crate::group) stat: Arc<Stat>,
+    /// Written by: its setter. Read by: victim selection, and the creation of a child. Publishes:
+    /// nothing.
+    oom_score_adj: AtomicU32,
+    /// Whether the group is being stopped (OOM-killed). Written by: its setter. Read by: victim
+    /// selection. Publishes: nothing.
+    is_oom_victim: AtomicBool,
+    /// Data of the embedder, kept with the group.
+    pub(in crate::group) data: Published<Box<dyn Any + Send + Sync>>,
+}
+
+impl Meta {
+    pub(in crate::group) fn root(key: GroupKey, stat: Arc<Stat>) -> Self {
+        Self {
+            key,
+            name: "".into(),
+            parent: None,
+            depth: 0,
+            settings: Settings::new(Limits::default()),
+            events: EventCounts::default(),
+            meter: LazyMeter::default(),
+            peaks: Watches::new(),
+            stat,
+            oom_score_adj: AtomicU32::new(0),
+            is_oom_victim: AtomicBool::new(false),
+            data: Published::empty(),
+        }
+    }
+
+    /// Returns the `Meta` of a group that is about to be created.
+    pub(in crate::group) fn child(
+        parent: &Arc<Self>,
+        name: &str,
+        limits: Limits,
+        key: GroupKey,
+    ) -> Self {
+        Self {
+            key,
+            name: name.into(),
+            parent: Some(Arc::clone(parent)),
+            depth: parent.depth + 1,
+            settings: Settings::new(limits),
+            events: EventCounts::default(),
+            meter: LazyMeter::default(),
+            peaks: Watches::new(),
+            stat: parent.stat.child(),
+            oom_score_adj: AtomicU32::new(parent.oom_score_adj().get().cast_unsigned()),
+            is_oom_victim: AtomicBool::new(false),
+            data: Published::empty(),
+        }
+    }
+
+    /// Returns this group and its ancestors.
+    pub(in crate::group) fn up(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |meta| meta.parent.as_deref())
+    }
+
+    /// Counts an event at the group, and in the subtree of each ancestor.
+    pub(in crate::group) fn record(&self, event: Event) {
+        self.events.add_local(event);
+        for meta in self.up() {
+            meta.events.add_subtree(event);
+        }
+    }
+
+    pub(in crate::group) fn oom_score_adj(&self) -> OomScoreAdj {
+        // Relaxed: the setting stands alone; a concurrent selection may use the former one.
+        let value = self.oom_score_adj.load(Ordering::Relaxed);
+        OomScoreAdj::clamped(value.cast_signed())
+    }
+
+    pub(in crate::group) fn set_oom_score_adj(&self, adj: OomScoreAdj) {
+        let value = adj.get().cast_unsigned();
+        // Relaxed: see `oom_score_adj`.
+        self.oom_score_adj.store(value, Ordering::Relaxed);
+    }
+
+    pub(in crate::group) fn is_oom_victim(&self) -> bool {
+        // Relaxed: advice to wait; a selection that misses it chooses one victim more, as if it had
+        // run earlier.
+        self.is_oom_victim.load(Ordering::Relaxed)
+    }
+
+    pub(in crate::group) fn mark_oom_victim(&self) {
+        // Relaxed: see `is_oom_victim`.
+        self.is_oom_victim.store(true, Ordering::Relaxed);
+    }
+
+    pub(in crate::group) fn exit_oom_victim(&self) {
+        // Relaxed: see `is_oom_victim`.
+        self.is_oom_victim.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns this group or its nearest ancestor that is being stopped.
+    pub(in crate::group) fn oom_victim(&self) -> Option<GroupKey> {
+        let victim = self.up().find(|meta| meta.is_oom_victim());
+        victim.map(|meta| meta.key)
+    }
+}
+
+impl Drop for Meta {
+    fn drop(&mut self) {
+        self.stat.retire();
+    }
+}

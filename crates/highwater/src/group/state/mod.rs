@@ -1,0 +1,28 @@
+//! What a tree of groups is: its words, ledgers, groups and wait queues, and walks over them. No
+//! file here decides about a charge.
+
+mod cell;
+mod far;
+mod ledger;
+mod gate;
+mod limits;
+mod peaks;
+mod meta;
+mod waiters;
+mod slot;
+mod tree;
+mod path;
+
+pub(super) use cell::{CELL_MAX, Cell, GRANT_MAX, InFlight, OpenCell, Word};
+pub(super) use far::Far;
+pub(super) use ledger::{Balance, RESERVED_MAX};
+pub(super) use limits::Event;
+pub use limits::{GroupEvents, Limits, LimitsError};
+pub use meta::GroupKey;
+pub(super) use meta::Meta;
+pub use path::GroupPath;
+pub(super) use slot::{ActingCpu, Slot};
+pub use tree::DEPTH_MAX;
+pub(crate) use tree::Groups;
+pub(super) use tree::{Family, TreeOwner, TreeShape};
+pub(super) use waiters::{Calls, Lines, Ticket, Wakes};

@@ -1,0 +1,318 @@
+//! Slots of groups: one for each id, in memory that stays for as long as the tree does.
+//!
+//! A slot is used by one group after another (an *incarnation*), so that creating a short-lived
+//! group allocates no token words and a charge needs no reference count that other CPUs write. An
+//! id is looked up without a lock, by two loads.
+//!
+//! Why reuse is safe:
+//! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
+//!   the number it was made for.
+//! - An operation that takes tokens checks it between loading a word and stepping it; a word that
+//!   belongs to a later group differs in its sequence, and the step compares. An operation that
+//!   reserves marks itself in flight first and checks afterwards; a slot is reused only when
+//!   nothing is reserved and nothing is in flight. One of the two notices the other.
+//! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
+//!   released them, on this group first and on its parent after that.
+
+use crossbeam_utils::CachePadded;
+
+use crate::percpu::{Blocks, Gates};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
+use crate::units::{CpuId, GroupId};
+
+use super::cell::Cell;
+use super::ledger::Ledger;
+use super::meta::Meta;
+
+static META: LockClass = LockClass::new("group slot", Rank::Leaf);
+
+/// Stands for "no parent" in [`Slot::parent`]; the table never grows to that id.
+const NO_PARENT: u32 = u32::MAX;
+
+/// Selects the word that an operation steps.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::group) enum ActingCpu {
+    /// The word of the CPU on which the thread runs at that moment.
+    Here,
+    /// The word of this CPU. In the atomic regime only.
+    As(CpuId),
+}
+
+/// A slot: one group, or room for one.
+// Field order: the first lines hold all that a charge that finds tokens reads of it, and no charge
+// writes them. The ledger has lines of its own.
+#[derive(Debug)]
+#[repr(C)]
+pub(in crate::group) struct Slot {
+    /// Written by: creation and removal, under the tree's lock. Read by: charges. Publishes: the
+    /// slot as initialized for this incarnation.
+    incarnation: AtomicU64,
+    /// Written by: creation, while nothing is reserved or in flight here. Read by: operations that
+    /// have something reserved or in flight here, so it cannot change under them.
+    parent: AtomicU32,
+    /// Token words by number, that is by CPU, and the extra one. Allocated when their CPU first
+    /// charges, and kept for later groups.
+    cells: Blocks<Cell, 16>,
+    /// How the words are stepped, and how many there are.
+    gates: Gates,
+    /// Bitmap of the words that may be other than idle. Written by: the first operation of a CPU;
+    /// cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear bit
+    /// says that no operation has begun there.
+    touched: Box<[AtomicU64]>,
+    /// Metadata of the group that lives here or whose charges are still here.
+    pub(in crate::group) meta: RwLock<Option<Arc<Meta>>>,
+    /// Live words in the subtree. Written by: enlisting and retiring, under the tree's lock.
+    /// Read by: refills and reads of usage. Never below the number of words that hold tokens.
+    holders: AtomicU64,
+    /// Highest number of live words that the subtree had. Written and read as `holders`.
+    holders_peak: AtomicU64,
+    pub(in crate::group) ledger: CachePadded<Ledger>,
+}
+
+// The addresses of the words of the first CPUs share a line with the incarnation.
+const _: () = assert!(align_of::<Slot>() >= 128 && std::mem::offset_of!(Slot, cells) <= 16);
+
+impl Slot {
+    fn new(gates: Gates) -> Self {
+        Self {
+            incarnation: AtomicU64::new(0),
+            parent: AtomicU32::new(NO_PARENT),
+            ledger: CachePadded::new(Ledger::new()),
+            holders: AtomicU64::new(0),
+            holders_peak: AtomicU64::new(0),
+            gates,
+            touched: (0..gates.nr_words().div_ceil(64))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+            cells: Blocks::none(gates.nr_words()),
+            meta: RwLock::new(&META, None),
+        }
+    }
+
+    #[inline]
+    pub(in crate::group) fn incarnation(&self) -> u64 {
+        // Pairs with `step_incarnation`. SeqCst: a charge marks itself in flight and then reads
+        // this, reuse writes this and then reads the marks; acquire and release let both miss.
+        self.incarnation.load(Ordering::SeqCst)
+    }
+
+    /// Steps from free to alive, or from alive to removed. The caller holds the tree's lock for
+    /// writing.
+    pub(in crate::group) fn step_incarnation(&self) -> u64 {
+        // Pairs with the load in `incarnation`; SeqCst as there.
+        self.incarnation.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(in crate::group) fn is_alive(&self) -> bool {
+        self.incarnation() % 2 == 1
+    }
+
+    pub(in crate::group) fn parent(&self) -> Option<GroupId> {
+        // Relaxed: it was written before the incarnation that the caller has checked, and cannot
+        // change while the caller has anything reserved or in flight here.
+        match self.parent.load(Ordering::Relaxed) {
+            NO_PARENT => None,
+            id => Some(GroupId(id)),
+        }
+    }
+
+    /// Prepares a free slot for a group under `parent`. The caller holds the tree's lock for
+    /// writing.
+    pub(in crate::group) fn prepare(&self, parent: Option<GroupId>) {
+        // An operation that began for the former group after the slot was found idle may be in
+        // flight still: it finds the incarnation changed, and ends without having taken anything.
+        let reserved = self.ledger.balance().reserved;
+        debug_assert_eq!(reserved, 0, "a slot in use was given away");
+        // Relaxed: published by the step of the incarnation that follows.
+        self.parent
+            .store(parent.map_or(NO_PARENT, |id| id.0), Ordering::Relaxed);
+        self.ledger.reset_peak();
+        // Relaxed: a statistic; published as above.
+        self.holders_peak.store(0, Ordering::Relaxed);
+        for word in &self.touched {
+            // Pairs with `touch`; SeqCst as there.
+            word.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether nothing is reserved and no operation is in flight, for a removed group.
+    ///
+    /// Reads the words first: an operation that found the group alive makes its reservation before
+    /// it is no longer in flight, so one of the two is seen. In the other order both could be
+    /// missed.
+    pub(in crate::group) fn is_idle(&self) -> bool {
+        let is_still = |cell: &Cell| cell.load().in_flight() == 0;
+        self.touched_cells().all(is_still) && self.ledger.balance().reserved == 0
+    }
+
+    /// Returns word number `index`, allocated on first use. Passes look only at words reported to
+    /// [`touch`](Self::touch).
+    #[inline]
+    pub(in crate::group) fn cell(&self, index: usize) -> &Cell {
+        match self.cells.get(index) {
+            Some(cell) => cell,
+            None => self.make_cell(index),
+        }
+    }
+
+    /// Returns word number `index`, if it was allocated.
+    #[inline]
+    pub(in crate::group) fn find_cell(&self, index: usize) -> Option<&Cell> {
+        self.cells.get(index)
+    }
+
+    #[cold]
+    fn make_cell(&self, index: usize) -> &Cell {
+        let make = || Cell::new(self.gates, index);
+        self.cells.get_or_make(index, make)
+    }
+
+    /// Returns the number of the word that `actor` steps.
+    #[inline]
+    pub(in crate::group) fn index(&self, actor: ActingCpu) -> usize {
+        match actor {
+            ActingCpu::Here => self.gates.here(),
+            ActingCpu::As(cpu) => cpu.index(),
+        }
+    }
+
+    /// Makes passes over the subtree include word number `index`.
+    pub(in crate::group) fn touch(&self, index: usize) {
+        let (word, bit) = (&self.touched[index / 64], 1 << (index % 64));
+        // Pairs with `touched_bits`. SeqCst: the bit is set before anything begins in the word,
+        // and a pass that misses the bit must come before that in the one order of all words.
+        if word.load(Ordering::SeqCst) & bit == 0 {
+            // Pairs with `touched_bits`; SeqCst as above.
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Visits the words in which an operation may have begun; returns how many there are. An inner
+    /// loop: a read of usage spends its time here.
+    #[inline]
+    pub(in crate::group) fn each_touched<'a>(&'a self, mut visit: impl FnMut(&'a Cell)) -> usize {
+        let mut count = 0;
+        for (nth, bits) in self.touched_bits().enumerate() {
+            // In a word that was not allocated yet, nothing has begun.
+            self.cells.each_of(nth, bits, &mut visit);
+            count += bits.count_ones() as usize;
+        }
+        count
+    }
+
+    /// Returns the words in which an operation may have begun.
+    pub(in crate::group) fn touched_cells(&self) -> impl Iterator<Item = &Cell> {
+        self.touched_bits()
+            .enumerate()
+            .flat_map(move |(nth, mut bits)| {
+                std::iter::from_fn(move || {
+                    let bit = bits.trailing_zeros();
+                    bits &= bits.wrapping_sub(1);
+                    (bit < u64::BITS).then(|| self.cell(nth * 64 + bit as usize))
+                })
+            })
+    }
+
+    fn touched_bits(&self) -> impl Iterator<Item = u64> {
+        // Pairs with `touch`; SeqCst as there.
+        self.touched.iter().map(|word| word.load(Ordering::SeqCst))
+    }
+
+    pub(in crate::group) fn all_cells(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().map(|(_, cell)| cell)
+    }
+
+    pub(in crate::group) fn holders(&self) -> u64 {
+        // Pairs with `add_holder`: a thread that sees tokens in a word sees the word counted.
+        // SeqCst: a read of usage takes this after the reservations, in the order of the token
+        // words.
+        self.holders.load(Ordering::SeqCst)
+    }
+
+    pub(in crate::group) fn holders_peak(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.holders_peak.load(Ordering::Relaxed)
+    }
+
+    /// Counts a word of the subtree before it becomes live.
+    pub(in crate::group) fn add_holder(&self) {
+        // Pairs with `holders`; SeqCst as there.
+        let holders = self.holders.fetch_add(1, Ordering::SeqCst) + 1;
+        // Relaxed: a statistic.
+        self.holders_peak.fetch_max(holders, Ordering::Relaxed);
+    }
+
+    /// Uncounts words of the subtree that no longer hold tokens.
+    pub(in crate::group) fn remove_holders(&self, count: u64) {
+        // Pairs with `holders`; SeqCst as there.
+        let before = self.holders.fetch_sub(count, Ordering::SeqCst);
+        assert!(before >= count, "{count} of {before} live words retired");
+    }
+}
+
+/// Chunk `i` holds `64 << i` slots, so 26 chunks hold every id below [`NO_PARENT`].
+const FIRST_CHUNK: usize = 64;
+const NR_CHUNKS: usize = 26;
+
+type SlotChunk = Box<[OnceLock<Box<Slot>>]>;
+
+/// All slots, by id: the table grows, and never moves or shrinks.
+#[derive(Debug)]
+pub(in crate::group) struct Slots {
+    chunks: [OnceLock<SlotChunk>; NR_CHUNKS],
+}
+
+impl Slots {
+    pub(in crate::group) fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; NR_CHUNKS],
+        }
+    }
+
+    pub(in crate::group) fn get(&self, id: GroupId) -> Option<&Slot> {
+        let (chunk, offset) = place(id.index());
+        self.chunks
+            .get(chunk)?
+            .get()?
+            .get(offset)?
+            .get()
+            .map(|slot| &**slot)
+    }
+
+    /// Returns the slot of `id`, allocated on first use. `None` when the table is full.
+    pub(in crate::group) fn make(&self, id: GroupId, gates: Gates) -> Option<&Slot> {
+        let (chunk, offset) = place(id.index());
+        let slots = self
+            .chunks
+            .get(chunk)?
+            .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| OnceLock::new()).collect());
+        Some(slots[offset].get_or_init(|| Box::new(Slot::new(gates))))
+    }
+}
+
+/// Returns the chunk and offset of slot number `index`.
+fn place(index: usize) -> (usize, usize) {
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    // Goal: every id has a place of its own. Method: walk the ids in order; places must follow one
+    // another, chunk by chunk.
+    #[test]
+    fn places_follow_one_another() {
+        let (mut chunk, mut offset) = (0, 0);
+        for index in 0..100_000 {
+            assert_eq!(place(index), (chunk, offset));
+            offset += 1;
+            if offset == FIRST_CHUNK << chunk {
+                (chunk, offset) = (chunk + 1, 0);
+            }
+        }
+        assert!(place(u32::MAX as usize - 64).0 <= NR_CHUNKS);
+    }
+}

@@ -1,0 +1,88 @@
+//! Checks of a tree's invariants.
+
+use crate::group::state::{CELL_MAX, Groups, TreeShape};
+use crate::sync::atomic::Ordering;
+use crate::units::{Bytes, GroupId};
+
+impl Groups {
+    /// See [`GroupTree::check_invariants`](crate::group::GroupTree::check_invariants).
+    pub(in crate::group) fn check(&self) {
+        let shape = self.shape.read();
+        self.check_subtree(&shape, GroupId(0));
+        self.check_protection(&shape);
+        for zombie in &shape.zombies {
+            assert!(
+                !self.slot(*zombie).is_alive(),
+                "{zombie} is a living zombie"
+            );
+        }
+    }
+
+    /// Checks the subtree of `id`; returns its reservations and the number of its live words.
+    fn check_subtree(&self, shape: &TreeShape, id: GroupId) -> (u64, u64) {
+        let slot = self.slot(id);
+        let (mut below, mut holders) = (0, 0);
+        let family = &shape.families[id.index()];
+        for child in family.children.values().chain(&family.zombies) {
+            assert_eq!(self.slot(*child).parent(), Some(id), "{child} is elsewhere");
+            let (reserved, live) = self.check_subtree(shape, *child);
+            below += reserved;
+            holders += live;
+        }
+        for cell in slot.all_cells() {
+            let word = cell.load();
+            assert!(word.tokens() <= CELL_MAX, "{id} holds too many tokens");
+            assert!(word.is_live() || word.tokens() == 0, "{id} hides tokens");
+            assert_eq!(word.in_flight(), 0, "an operation is in flight in {id}");
+            below += word.tokens();
+            holders += u64::from(word.is_live());
+        }
+        let balance = slot.ledger.balance();
+        assert!(
+            below <= balance.reserved,
+            "{id} reserves {} bytes for {below} below it",
+            balance.reserved
+        );
+        assert_eq!(slot.holders(), holders, "{id} miscounts its live words");
+        self.check_line(id);
+        assert!(
+            balance.debt() == 0 || holders == 0,
+            "{id} reserves {} bytes of {} and may hold tokens",
+            balance.reserved,
+            balance.max
+        );
+        (balance.reserved, holders)
+    }
+
+    /// Checks that exactly the groups with waiters are marked.
+    fn check_line(&self, id: GroupId) {
+        let slot = self.slot(id);
+        assert_eq!(
+            slot.ledger.balance().has_waiters,
+            self.lines().first_at(id).is_some(),
+            "{id}: its mark and its wait queue disagree"
+        );
+        assert!(
+            !slot.ledger.balance().has_waiters || slot.holders() == 0,
+            "{id} may hold tokens while a charge waits for room"
+        );
+    }
+
+    /// Checks the index of protected children against the settings.
+    fn check_protection(&self, shape: &TreeShape) {
+        let mut count = 0;
+        for (at, family) in shape.families.iter().enumerate() {
+            for child in &family.protected {
+                let slot = self.slot(*child);
+                assert!(slot.is_alive(), "{child} is removed and protected");
+                assert_eq!(slot.parent(), Some(GroupId::from_index(at)));
+                let meta = slot.meta.read();
+                let settings = meta.as_deref().map(|meta| meta.settings.protection());
+                assert_ne!(settings, Some((Bytes::ZERO, Bytes::ZERO)), "{child}");
+            }
+            count += family.protected.len() as u64;
+        }
+        // Relaxed: under the lock that guards it.
+        assert_eq!(self.nr_protected.load(Ordering::Relaxed), count);
+    }
+}

@@ -1,0 +1,63 @@
+//! Allocating frames for pages: from the pool, and by the slow path (`slow.rs`) when it has none.
+
+use super::Core;
+use super::error::OutOfMemory;
+use super::slow::Effort;
+use crate::frame::{AllocError, AllocFlags, Pressure};
+use crate::group::GroupNode;
+use crate::memmap::Frame;
+use crate::reclaim::OnItsWay;
+use crate::units::Pages;
+
+impl Core {
+    /// Allocates a frame for a page in transit that `payer` pays for; reclaims if none is free.
+    pub(super) fn alloc_frame(
+        &self,
+        payer: &GroupNode,
+        way: &OnItsWay<'_>,
+    ) -> Result<Frame, OutOfMemory> {
+        self.take_frame()
+            .or_else(|exhausted| self.alloc_frame_again(payer, way, exhausted))
+    }
+
+    /// Allocates frames for readahead and appends them to `frames`; returns their number. Makes at
+    /// most one pass of reclaim.
+    pub(super) fn alloc_frames_ahead(
+        &self,
+        payer: &GroupNode,
+        count: usize,
+        frames: &mut Vec<Frame>,
+    ) -> usize {
+        let mut effort = None;
+        frames.reserve(count);
+        let mut got = 0;
+        while got < count {
+            match self.take_frame() {
+                Ok(frame) => {
+                    frames.push(frame);
+                    got += 1;
+                }
+                Err(_) if effort.is_none() => {
+                    let effort = effort.insert(Effort::default());
+                    effort.stall(self, payer);
+                    self.wakeup.notify();
+                    let goal = self.direct_goal(self.pool.managed().bytes());
+                    let goal = goal.max(Pages((count - got) as u64));
+                    self.reclaim_directly(&self.groups.root(), goal, effort);
+                }
+                Err(_) => break,
+            }
+        }
+        got
+    }
+
+    /// Takes a free frame; wakes the background reclaimer if few are left.
+    #[inline]
+    pub(super) fn take_frame(&self) -> Result<Frame, AllocError> {
+        let (frame, pressure) = self.pool.alloc_noting(AllocFlags::new())?;
+        if pressure == Pressure::BelowLow {
+            self.wakeup.notify();
+        }
+        Ok(frame)
+    }
+}

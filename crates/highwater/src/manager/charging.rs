@@ -1,0 +1,85 @@
+//! Charging: the path that a charge of the manager takes when its group has room. Only a refusal
+//! enters the slow path (`slow.rs`), and only a group above its `high` the throttling
+//! (`throttle.rs`). A charge that finds tokens does not come here: `charge.rs`.
+
+use std::time::Duration;
+
+use super::Core;
+use super::error::ChargeFailed;
+use super::slow::Patience;
+use crate::group::{ChargeError, GroupNode, NodeCharge, Refilled};
+use crate::reclaim::OnItsWay;
+use crate::units::{Bytes, GroupId};
+
+impl Core {
+    /// Charges a group; makes room if its maximum or an ancestor's is reached. Returns the
+    /// throttling delay, too.
+    pub(super) fn charge(
+        &self,
+        group: &GroupNode,
+        bytes: Bytes,
+        patience: Patience,
+    ) -> Result<(NodeCharge, Duration), ChargeFailed> {
+        let charge = || group.try_charge_refilling(bytes);
+        let (charge, refilled) = self.charging(group.id(), bytes, patience, charge)?;
+        let delay = self.throttle(charge.group(), refilled);
+        Ok((charge, delay))
+    }
+
+    /// As [`charge`](Self::charge) for the page of a fault, which counts as in transit from before
+    /// the charge. The program asks for the throttling delay by `Group::throttle`.
+    pub(super) fn charge_on_its_way(
+        &self,
+        group: &GroupNode,
+    ) -> Result<(NodeCharge, OnItsWay<'_>), ChargeFailed> {
+        let charge = || {
+            let way = self.reclaim.page_on_its_way(group);
+            let charged = group.try_charge_refilling(Bytes::PAGE)?;
+            way.note_paid();
+            Ok((charged, way))
+        };
+        let ((charge, refilled), way) =
+            self.charging(group.id(), Bytes::PAGE, Patience::Fault, charge)?;
+        self.throttle(charge.group(), refilled);
+        Ok((charge, way))
+    }
+
+    /// Repeats a charge of `bytes` to `charged` until it succeeds or no step helps.
+    #[inline]
+    pub(super) fn charging<T>(
+        &self,
+        charged: GroupId,
+        bytes: Bytes,
+        patience: Patience,
+        mut charge: impl FnMut() -> Result<T, ChargeError>,
+    ) -> Result<T, ChargeFailed> {
+        match charge() {
+            Ok(charged) => Ok(charged),
+            Err(refusal) => self.charging_again(charged, bytes, patience, refusal, charge),
+        }
+    }
+
+    /// Reclaims the excess of a group and its ancestors over their `high`; returns the delay for
+    /// the rest.
+    #[inline]
+    pub(super) fn throttle(&self, group: GroupId, refilled: Refilled) -> Duration {
+        match self.may_throttle(refilled) {
+            true => self.throttle_slow(group, refilled.0),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// As [`throttle`](Self::throttle), with one round of reclaim and without sleeping: for threads
+    /// that poll futures.
+    pub(super) fn throttle_polled(&self, group: &GroupNode, refilled: Refilled) -> Duration {
+        match self.may_throttle(refilled) {
+            true => self.reclaim_for_charge(group, refilled.0, 1),
+            false => Duration::ZERO,
+        }
+    }
+
+    #[inline]
+    fn may_throttle(&self, refilled: Refilled) -> bool {
+        refilled != Refilled::NOTHING && self.groups.has_high()
+    }
+}

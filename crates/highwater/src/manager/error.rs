@@ -1,0 +1,297 @@
+//! Errors of the manager, from building it to a charge that failed.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::cache::TooManyFiles;
+use crate::frame::{AllocError, PoolError};
+use crate::group::ChargeError;
+use crate::memmap::MapError;
+use crate::percpu::RegimeReason;
+use crate::units::{Bytes, Pages};
+
+/// A manager could not be built.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The capacity is outside the allowed range.
+    #[error("a capacity of {capacity} cannot be managed: give {min} to {max}")]
+    Capacity {
+        /// The requested capacity.
+        capacity: Bytes,
+        /// The minimum.
+        min: Bytes,
+        /// The maximum.
+        max: Bytes,
+    },
+    /// The number of frames is outside the allowed range.
+    #[error("a page cache of {frames} cannot be made: give 0 for none, or {min} to {max}")]
+    FramesRange {
+        /// The requested size.
+        frames: Bytes,
+        /// The minimum, except 0.
+        min: Bytes,
+        /// The maximum: the capacity limits the frames that can be used.
+        max: Bytes,
+    },
+    /// The frames do not fit the process's memory cgroup: using them would get it OOM-killed.
+    #[error(
+        "a capacity of {capacity} with frames of {frames} is above the control group's memory limit of {limit} (in {file}), and the process would be killed: give less, with room for the program's other memory, raise the limit, or have the capacity follow it (`Builder::follow_cgroup`)"
+    )]
+    AboveCgroup {
+        /// The requested capacity.
+        capacity: Bytes,
+        /// The part of it that pages could use.
+        frames: Bytes,
+        /// The lowest limit of the process's cgroup and its ancestors.
+        limit: Bytes,
+        /// The file that sets it.
+        file: String,
+    },
+    /// The configuration of the frame pool is invalid.
+    #[error(transparent)]
+    Frames(#[from] PoolError),
+    /// Restartable sequences were requested and are not available.
+    #[error("no restartable sequences ({reason}): use the atomic regime")]
+    Regime {
+        /// The reason.
+        reason: RegimeReason,
+    },
+    /// The memory could not be reserved.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The swap file could not be created.
+    #[error("cannot make a swap file of {size} in {dir}: {source}")]
+    Swap {
+        /// Its directory.
+        dir: String,
+        /// Its size.
+        size: Bytes,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The background thread could not be started.
+    #[error("the background reclaim thread could not be started: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// A file could not be opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The system returned an error.
+    #[error("cannot open {path}: {source}")]
+    Io {
+        /// The file.
+        path: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The file has more pages than page numbers allow.
+    #[error("a file of {pages} pages is too large: the maximum is {max} pages")]
+    TooLarge {
+        /// Pages in the file.
+        pages: u64,
+        /// The maximum.
+        max: u64,
+    },
+    /// Too many files are open.
+    #[error(transparent)]
+    TooMany(#[from] TooManyFiles),
+    /// The manager has no frames to cache pages in.
+    #[error(transparent)]
+    NoFrames(#[from] NoFrames),
+}
+
+/// The manager only accounts: it was built without frames
+/// ([`Builder::frames`](super::Builder::frames)) and has no page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the manager has no frames to cache pages in: build it with `Builder::frames` above 0")]
+pub struct NoFrames;
+
+/// The range is not within the file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("pages {start} to {end} (exclusive) are not within the file, which has {pages}")]
+pub struct RangeError {
+    /// Start of the range.
+    pub start: u64,
+    /// End of the range.
+    pub end: u64,
+    /// Pages in the file.
+    pub pages: u64,
+}
+
+/// Anonymous or shared memory could not be created or discarded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The object has more pages than page numbers allow.
+    #[error("memory of {pages} is too large: at most {max} at once")]
+    TooLarge {
+        /// The requested size.
+        pages: Pages,
+        /// The maximum.
+        max: Pages,
+    },
+    /// Too many files are open.
+    #[error(transparent)]
+    TooMany(#[from] TooManyFiles),
+    /// The manager has no frames.
+    #[error(transparent)]
+    NoFrames(#[from] NoFrames),
+    /// The mapping is of a file: discarding would lose its data.
+    #[error("the mapping is of a file, and only memory can be discarded")]
+    NotMemory,
+    /// The range is not within the mapping.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+}
+
+/// The capacity was not set, or usage is above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CapacityError {
+    /// The capacity is outside the allowed range; nothing has changed.
+    #[error(
+        "a capacity of {capacity} cannot be set: give {min} to {max}, the range that `Builder::capacity_max` has reserved"
+    )]
+    Range {
+        /// The requested capacity.
+        capacity: Bytes,
+        /// The minimum.
+        min: Bytes,
+        /// The maximum.
+        max: Bytes,
+    },
+    /// Usage exceeds the new capacity, and the excess could not be reclaimed. The capacity **is**
+    /// set all the same: nothing is charged until usage is below it.
+    #[error(
+        "the capacity is {capacity}, and {usage} are in use, {over} more, which cannot be reclaimed now"
+    )]
+    BelowUsage {
+        /// The new capacity.
+        capacity: Bytes,
+        /// Current usage.
+        usage: Bytes,
+        /// Usage above the capacity.
+        over: Bytes,
+    },
+}
+
+/// A page could not be read. Nothing is cached and nothing is charged.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The page is not in the mapping.
+    #[error("page {page} is outside the mapping, which has {pages} pages from 0")]
+    OutOfRange {
+        /// The requested page.
+        page: u64,
+        /// Pages in the mapping.
+        pages: u64,
+    },
+    /// The page was unmapped.
+    #[error("page {page} of the mapping was unmapped")]
+    Unmapped {
+        /// The requested page.
+        page: u64,
+    },
+    /// The file was opened for a different kind of access.
+    #[error("the file is open {is}, but the call is for files open {needs}")]
+    Access {
+        /// Access mode of the file.
+        is: &'static str,
+        /// Access mode that the call needs.
+        needs: &'static str,
+    },
+    /// The storage returned an error.
+    #[error("reading page {page} failed: {source}")]
+    Io {
+        /// The page's number in its file.
+        page: u64,
+        /// The storage's error.
+        source: io::Error,
+    },
+    /// The storage returned fewer bytes than the page has.
+    #[error("short read of page {page}: {got} of {want} bytes; was the file truncated?")]
+    Short {
+        /// The page's number in its file.
+        page: u64,
+        /// Bytes read.
+        got: usize,
+        /// Bytes in the page.
+        want: usize,
+    },
+    /// The storage reported more bytes than were requested, so its result cannot be trusted.
+    #[error("reading page {page} failed: the storage reported {got} of {want} bytes")]
+    Excess {
+        /// The page's number in its file; the first, if several were requested.
+        page: u64,
+        /// Bytes that it reported.
+        got: usize,
+        /// Bytes that were requested.
+        want: usize,
+    },
+    /// No memory for the page.
+    #[error("no memory for page {page}: {source}")]
+    NoMemory {
+        /// The page's number in its file.
+        page: u64,
+        /// The reason.
+        source: OutOfMemory,
+    },
+    /// Other threads filled and evicted the page before each lookup of this one.
+    #[error(
+        "page {page} was evicted {rounds} times before it could be used: the pool is too small"
+    )]
+    Starved {
+        /// The page's number in its file.
+        page: u64,
+        /// Number of rounds.
+        rounds: u32,
+    },
+}
+
+/// A page could not be charged or allocated.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OutOfMemory {
+    /// A group would have exceeded its maximum.
+    #[error(transparent)]
+    Charge(#[from] ChargeFailed),
+    /// No frame could be freed.
+    #[error("{source}; {borrowed} pages were in use and {write_failed} could not be written back")]
+    Exhausted {
+        /// The state of the pool.
+        source: AllocError,
+        /// Pages that were pinned or latched in the last pass that scanned any.
+        borrowed: u64,
+        /// Pages whose write-back failed in the last pass.
+        write_failed: u64,
+    },
+}
+
+/// A group refused a charge, and neither reclaim nor victims helped.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{refusal} (after {attempts} attempts: {reclaimed} reclaimed, {borrowed} in use, {write_failed} not written back, {victims} victims told to stop, {dying} others waited for)"
+)]
+pub struct ChargeFailed {
+    /// The group that refused, with its numbers.
+    #[source]
+    pub refusal: ChargeError,
+    /// Attempts made.
+    pub attempts: u32,
+    /// Pages reclaimed meanwhile.
+    pub reclaimed: Pages,
+    /// Pages that were pinned or latched in the last pass that scanned any: later passes may have
+    /// found none because other reclaimers had isolated them.
+    pub borrowed: u64,
+    /// Pages whose write-back failed in the last pass.
+    pub write_failed: u64,
+    /// Victims that were told to stop.
+    pub victims: usize,
+    /// Groups that were already being stopped, and were waited for.
+    pub dying: usize,
+}

@@ -1,0 +1,29 @@
+//! Whether the embedder's handler runs on a thread: a request that it makes selects no victim.
+
+use std::cell::Cell;
+
+thread_local! {
+    /// Whether a handler runs on this thread.
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks that the embedder's handler runs on this thread, until dropped.
+pub(super) struct InHandler;
+
+impl InHandler {
+    /// Returns `None` if a handler already runs on this thread.
+    pub(super) fn enter() -> Option<Self> {
+        (!IN_HANDLER.replace(true)).then_some(Self)
+    }
+
+    /// Returns whether a handler runs on this thread.
+    pub(super) fn is_running() -> bool {
+        IN_HANDLER.get()
+    }
+}
+
+impl Drop for InHandler {
+    fn drop(&mut self) {
+        IN_HANDLER.set(false);
+    }
+}
