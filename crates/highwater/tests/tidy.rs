@@ -15,6 +15,7 @@ mod tidy {
     pub(crate) mod code_rules;
     pub(crate) mod lexer;
     pub(crate) mod planted;
+    pub(crate) mod planted_parts;
     pub(crate) mod planted_tables;
     pub(crate) mod prose_rules;
     pub(crate) mod table_rules;
@@ -24,7 +25,9 @@ mod tidy {
 
 use tidy::planted::Planted;
 use tidy::tree::{Finding, Tree};
-use tidy::{code_rules, planted, planted_tables, prose_rules, table_rules, text_rules};
+use tidy::{
+    code_rules, planted, planted_parts, planted_tables, prose_rules, table_rules, text_rules,
+};
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
@@ -32,6 +35,7 @@ type Rule = fn(&Tree) -> Vec<Finding>;
 const RULES: &[(&str, Rule)] = &[
     ("layers", code_rules::layers),
     ("parts", code_rules::parts),
+    ("type names", code_rules::type_names),
     ("unsafe fence", code_rules::unsafe_fence),
     ("one door", code_rules::one_door),
     ("pairs with", code_rules::pairs_with),
@@ -55,7 +59,8 @@ const RULES: &[(&str, Rule)] = &[
 
 /// Every planted workspace.
 fn all_planted() -> impl Iterator<Item = &'static Planted> {
-    planted::PLANTED.iter().chain(planted_tables::PLANTED)
+    let more = planted_parts::PLANTED.iter().chain(planted_tables::PLANTED);
+    planted::PLANTED.iter().chain(more)
 }
 
 // Goal: the workspace has no violation. Method: every rule over every text file of it.

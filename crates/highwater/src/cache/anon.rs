@@ -22,7 +22,7 @@ use std::io;
 use std::ops::Range;
 
 use super::backing::Backing;
-use super::swap::{Slot, SwapArea};
+use super::swap::{SwapArea, SwapSlot};
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::{Arc, OnceLock};
 use crate::units::{PAGE_BYTES, Pages};
@@ -36,14 +36,14 @@ const NONE: u32 = 0;
 /// Places of neighbouring pages.
 /// Written by: holders of a page's exclusive latch; threads that discard pages (to none). Read by:
 /// those, and threads that read the page in. Publishes: nothing; the page's own state orders it.
-type Chunk = [AtomicU32; CHUNK];
+type SwapPlaces = [AtomicU32; CHUNK];
 
 /// An anonymous memory object.
 #[derive(Debug)]
 pub(super) struct Anon {
     pages: Pages,
     swap: Option<Arc<SwapArea>>,
-    places: Box<[OnceLock<Box<Chunk>>]>,
+    places: Box<[OnceLock<Box<SwapPlaces>>]>,
 }
 
 /// Reason for a failed swap-out.
@@ -149,7 +149,7 @@ impl Anon {
         Ok(taken)
     }
 
-    fn place(&self, page: u64) -> Option<Slot> {
+    fn place(&self, page: u64) -> Option<SwapSlot> {
         // Relaxed: see the module's header.
         slot_of(self.entry(page)?.load(Ordering::Relaxed))
     }
@@ -179,8 +179,8 @@ fn index(page: u64) -> usize {
     usize::try_from(page).expect("places fit memory")
 }
 
-fn slot_of(place: u32) -> Option<Slot> {
-    place.checked_sub(1).map(Slot)
+fn slot_of(place: u32) -> Option<SwapSlot> {
+    place.checked_sub(1).map(SwapSlot)
 }
 
 impl Backing for Anon {

@@ -70,7 +70,7 @@ pub struct AreaSpec {
 }
 
 /// A range of a file's pages in a space, without the parts that were unmapped.
-pub struct Area {
+pub struct VmArea {
     spec: AreaSpec,
     /// Key of the area's first page, copied here because every access needs it.
     first: PageKey,
@@ -84,7 +84,7 @@ pub struct Area {
     pub(super) parts: Mutex<Vec<Range<u64>>>,
 }
 
-impl Area {
+impl VmArea {
     pub(super) fn new(spec: AreaSpec, number: u64, young_max: u32) -> Self {
         let len = spec.pages.end - spec.pages.start;
         let pattern = spec.file.readahead().pattern();
@@ -252,7 +252,7 @@ impl PageCache {
     #[inline]
     pub fn hold_mapped<R>(
         &self,
-        area: &Area,
+        area: &VmArea,
         page: u64,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
@@ -267,7 +267,7 @@ impl PageCache {
     #[inline]
     pub fn hold_by_entry<R>(
         &self,
-        area: &Area,
+        area: &VmArea,
         page: u64,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
@@ -281,7 +281,7 @@ impl PageCache {
     #[cold]
     pub fn hold_unmapped<R>(
         &self,
-        area: &Area,
+        area: &VmArea,
         page: u64,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
@@ -298,7 +298,7 @@ impl PageCache {
     }
 
     /// Maps a page that the caller has borrowed, pinned or latched.
-    pub fn install(&self, area: &Area, page: u64, pfn: Pfn) {
+    pub fn install(&self, area: &VmArea, page: u64, pfn: Pfn) {
         let mapcount = &self.mapcounts[pfn.index()];
         // Relaxed: the caller's hold prevents eviction from looking at the count, and its end
         // publishes it.
@@ -317,7 +317,7 @@ impl PageCache {
 
     /// Updates the counts for an entry that was cleared. The page's mapcount comes last: until then
     /// the page stays.
-    pub(super) fn note_taken(&self, area: &Area, was: Entry) {
+    pub(super) fn note_taken(&self, area: &VmArea, was: Entry) {
         if let Some(pfn) = was.pfn() {
             area.space().add(area.member(), -1);
             // Release. Pairs with: the acquire of `mapcount`: a thread that finds no entry left
@@ -337,7 +337,7 @@ impl PageCache {
     }
 }
 
-impl fmt::Debug for Area {
+impl fmt::Debug for VmArea {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { spec, number, .. } = self;
         let (space, file) = (spec.space.id(), spec.file.id());

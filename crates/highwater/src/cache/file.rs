@@ -56,7 +56,7 @@ impl PageCache {
         backing: Arc<dyn Backing>,
         access: Access,
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
-        self.files.open(Source::Backing(backing, access))
+        self.files.open(FileSource::Backing(backing, access))
     }
 
     /// As [`open`](Self::open), for a system file: its pages are read into frames that are not
@@ -71,7 +71,7 @@ impl PageCache {
         file: FileBacking,
         access: Access,
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
-        self.files.open(Source::System(file, access))
+        self.files.open(FileSource::System(file, access))
     }
 
     /// Creates a memory object of `pages` zeros, swapped out to the cache's swap area, if it has
@@ -91,7 +91,7 @@ impl PageCache {
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
         assert!(kind.is_swap_backed(), "files are opened over storage");
         let anon = Anon::new(pages, self.swap.clone());
-        self.files.open(Source::Memory(anon, kind))
+        self.files.open(FileSource::Memory(anon, kind))
     }
 
     /// Closes a file. The caller has evicted all its pages.
@@ -106,7 +106,7 @@ impl PageCache {
 
 /// Backing of a file to open.
 #[derive(Debug)]
-enum Source {
+enum FileSource {
     /// A system file.
     System(FileBacking, Access),
     /// Storage that the embedder provides.
@@ -201,36 +201,36 @@ impl FileEntry {
 /// The table of open files, by number. A closed file's number is reused as late as possible: by
 /// then the shadows of its pages are forgotten.
 #[derive(Debug)]
-pub(super) struct Files {
-    open: RwLock<Open>,
+pub(super) struct FileTable {
+    open: RwLock<OpenFiles>,
     layout: Arc<Layout>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenFiles {
     /// By slot.
     entries: Vec<Option<Arc<FileEntry>>>,
     /// Slots of closed files, in the order of closing.
     closed: VecDeque<usize>,
 }
 
-impl Files {
+impl FileTable {
     pub(super) fn new(topology: &Topology, regime: Regime) -> Self {
         Self {
-            open: RwLock::new(&FILES_LOCK, Open::default()),
+            open: RwLock::new(&FILES_LOCK, OpenFiles::default()),
             layout: Layout::new(topology, regime),
         }
     }
 
-    fn open(&self, source: Source) -> Result<Arc<FileEntry>, TooManyFiles> {
-        let is_truthful = !matches!(source, Source::Backing(..));
+    fn open(&self, source: FileSource) -> Result<Arc<FileEntry>, TooManyFiles> {
+        let is_truthful = !matches!(source, FileSource::Backing(..));
         let (backing, anon, kind, access) = match source {
-            Source::System(file, access) => {
+            FileSource::System(file, access) => {
                 let backing = Arc::new(file) as Arc<dyn Backing>;
                 (backing, None, FileKind::File, access)
             }
-            Source::Backing(backing, access) => (backing, None, FileKind::File, access),
-            Source::Memory(anon, kind) => {
+            FileSource::Backing(backing, access) => (backing, None, FileKind::File, access),
+            FileSource::Memory(anon, kind) => {
                 let anon = Arc::new(anon);
                 let backing = Arc::clone(&anon) as Arc<dyn Backing>;
                 (backing, Some(anon), kind, Access::ReadWrite)

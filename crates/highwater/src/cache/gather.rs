@@ -25,13 +25,13 @@ use crate::units::Pfn;
 const RUN_MAX: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// A dirty page whose latch this thread holds.
-struct Held<'c> {
+struct LatchedPage<'c> {
     key: PageKey,
     pfn: Pfn,
     latch: RwLockWriteGuard<'c, Option<Frame>>,
 }
 
-impl Held<'_> {
+impl LatchedPage<'_> {
     fn frame(&self) -> &Frame {
         self.latch.as_ref().expect("seen when the latch was taken")
     }
@@ -93,12 +93,12 @@ impl PageCache {
         key: PageKey,
         pfn: Pfn,
         latch: RwLockWriteGuard<'c, Option<Frame>>,
-    ) -> Option<Held<'c>> {
+    ) -> Option<LatchedPage<'c>> {
         let is_there = latch.is_some() && self.key_of(pfn) == Some(key) && self.is_dirty(pfn);
-        is_there.then_some(Held { key, pfn, latch })
+        is_there.then_some(LatchedPage { key, pfn, latch })
     }
 
-    fn write_run(&self, run: &[Held<'_>], file: &FileEntry, outcome: &mut WriteBackOutcome) {
+    fn write_run(&self, run: &[LatchedPage<'_>], file: &FileEntry, outcome: &mut WriteBackOutcome) {
         run.iter().for_each(|page| self.begin_writeback(page.pfn));
         let nr_whole = match run.len() > 1 && file.anon().is_none() {
             true => self.write_together(run, file),
@@ -120,7 +120,7 @@ impl PageCache {
     }
 
     /// Writes a run; returns the number of pages that were completely written, from the first on.
-    fn write_together(&self, run: &[Held<'_>], file: &FileEntry) -> usize {
+    fn write_together(&self, run: &[LatchedPage<'_>], file: &FileEntry) -> usize {
         let count = |delta| {
             for page in run {
                 self.count_for_group(page.pfn, StatItem::FileWriteback, delta);
@@ -129,7 +129,7 @@ impl PageCache {
         count(1);
         let taken = guarded(|| {
             let backing = file.backing();
-            let bytes = |page: &Held<'_>| backing.page_len(page.key.page());
+            let bytes = |page: &LatchedPage<'_>| backing.page_len(page.key.page());
             let bufs: Vec<&[u8]> = run
                 .iter()
                 .map(|page| &self.memory.bytes(page.frame())[..bytes(page)])

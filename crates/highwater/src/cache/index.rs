@@ -59,8 +59,8 @@ pub(super) struct Index {
     /// caller of `find` decides by the frame's own word.
     buckets: Box<[AtomicU32]>,
     /// By frame.
-    entries: Box<[Entry]>,
-    shards: Box<[CachePadded<Shard>]>,
+    entries: Box<[FrameWords]>,
+    shards: Box<[CachePadded<IndexShard>]>,
     /// The hash's upper bits are the bucket number.
     bucket_shift: u32,
     /// The bucket number's upper bits are the shard number.
@@ -69,9 +69,9 @@ pub(super) struct Index {
 
 /// The words of one frame, all zero without a page: [`key`](Index::key), [`next`](Index::next),
 /// [`state`](Index::state).
-type Entry = (AtomicU64, AtomicU32, AtomicU8);
+type FrameWords = (AtomicU64, AtomicU32, AtomicU8);
 
-struct Shard {
+struct IndexShard {
     /// Number of threads that wait for a fill or an eviction in this shard to end.
     waiting: Mutex<usize>,
     ended: Condvar,
@@ -82,7 +82,7 @@ impl Index {
         let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
         let nr_buckets = (nr_frames + nr_frames / 2).next_power_of_two().max(2);
         let nr_shards = SHARDS_MAX.min(nr_buckets / 2);
-        let shard = || Shard {
+        let shard = || IndexShard {
             waiting: Mutex::new(&INDEX_LOCK, 0),
             ended: Condvar::new(),
         };
@@ -245,7 +245,7 @@ impl Index {
     }
 
     /// Locks the shard of a page whose state this thread may change.
-    fn lock_page(&self, pfn: Pfn) -> (&Shard, MutexGuard<'_, usize>, PageKey) {
+    fn lock_page(&self, pfn: Pfn) -> (&IndexShard, MutexGuard<'_, usize>, PageKey) {
         let key = self
             .key_of(pfn)
             .expect("its own fill or eviction keeps a page in the index");
@@ -282,7 +282,7 @@ impl Index {
         (key.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.bucket_shift) as usize
     }
 
-    fn shard(&self, bucket: usize) -> &Shard {
+    fn shard(&self, bucket: usize) -> &IndexShard {
         &self.shards[bucket >> self.shard_shift]
     }
 
@@ -324,7 +324,7 @@ impl Index {
 }
 
 /// Wakes the threads that wait for a fill or eviction to end.
-fn wake(shard: &Shard, waiting: &MutexGuard<'_, usize>) {
+fn wake(shard: &IndexShard, waiting: &MutexGuard<'_, usize>) {
     if **waiting > 0 {
         shard.ended.notify_all();
     }

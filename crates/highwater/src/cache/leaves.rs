@@ -30,12 +30,12 @@ pub(super) struct Leaves {
     /// The first block.
     first: Box<[OnceLock<Leaf>]>,
     /// The other blocks, each allocated with its first leaf.
-    others: OnceLock<Box<[OnceLock<Block>]>>,
+    others: OnceLock<Box<[OnceLock<LeafBlock>]>>,
     len: usize,
 }
 
 /// Places of consecutive leaves.
-enum Block {
+enum LeafBlock {
     /// All pages are holes.
     Holes,
     Own(Box<[OnceLock<Leaf>]>),
@@ -74,8 +74,8 @@ impl Leaves {
     #[inline(never)]
     fn get_of_others(&self, index: usize) -> Option<&Leaf> {
         match self.made_block(index)? {
-            Block::Holes => Some(&HOLES),
-            Block::Own(places) => places.get(index % Self::BLOCK)?.get(),
+            LeafBlock::Holes => Some(&HOLES),
+            LeafBlock::Own(places) => places.get(index % Self::BLOCK)?.get(),
         }
     }
 
@@ -85,10 +85,10 @@ impl Leaves {
             return Some(place);
         }
         let first = index - index % Self::BLOCK;
-        let block = || Block::Own(places((self.len - first).min(Self::BLOCK)));
+        let block = || LeafBlock::Own(places((self.len - first).min(Self::BLOCK)));
         match self.other(index).get_or_init(block) {
-            Block::Holes => None,
-            Block::Own(places) => Some(&places[index - first]),
+            LeafBlock::Holes => None,
+            LeafBlock::Own(places) => Some(&places[index - first]),
         }
     }
 
@@ -96,7 +96,9 @@ impl Leaves {
     /// the block was allocated.
     pub(super) fn punch(&self, index: usize) -> bool {
         let is_other = index >= self.first.len();
-        is_other && index.is_multiple_of(Self::BLOCK) && self.other(index).set(Block::Holes).is_ok()
+        is_other
+            && index.is_multiple_of(Self::BLOCK)
+            && self.other(index).set(LeafBlock::Holes).is_ok()
     }
 
     /// Returns whether the block of a leaf was allocated.
@@ -116,19 +118,19 @@ impl Leaves {
         let others = self.others.get().map_or(&[][..], |others| others);
         let made = others.iter().filter_map(OnceLock::get);
         let own = made.map(|block| match block {
-            Block::Holes => 0,
-            Block::Own(places) => places.len(),
+            LeafBlock::Holes => 0,
+            LeafBlock::Own(places) => places.len(),
         });
         self.first.len() + others.len() + own.sum::<usize>()
     }
 
-    fn made_block(&self, index: usize) -> Option<&Block> {
+    fn made_block(&self, index: usize) -> Option<&LeafBlock> {
         let others = self.others.get()?;
         others.get((index / Self::BLOCK).checked_sub(1)?)?.get()
     }
 
     /// Returns the block of a leaf behind the first block.
-    fn other(&self, index: usize) -> &OnceLock<Block> {
+    fn other(&self, index: usize) -> &OnceLock<LeafBlock> {
         let count = self.len.div_ceil(Self::BLOCK) - 1;
         &self.others.get_or_init(|| places(count))[index / Self::BLOCK - 1]
     }

@@ -53,7 +53,7 @@ mod tests;
 
 use std::fmt;
 
-pub use area::{Area, AreaFlag, AreaSpec};
+pub use area::{AreaFlag, AreaSpec, VmArea};
 pub use backing::{Backing, FileBacking};
 pub use dirty::{DirtyEvents, DirtyPressure, WriteBack};
 pub use discard::Discard;
@@ -77,7 +77,7 @@ use crate::sync::{Arc, LockClass, LockEvents, Sequence, TimeRecorder};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use dirty::DirtyPages;
-use file::Files;
+use file::FileTable;
 use index::Index;
 use latch::{Latch, Latches};
 use space::Spaces;
@@ -106,7 +106,7 @@ pub struct PageCache {
     rmap_times: TimeRecorder,
     /// By frame: its [`FrameFlags`](flags::FrameFlags).
     flags: Box<[AtomicU16]>,
-    files: Files,
+    files: FileTable,
     spaces: Spaces,
     /// The swap area of swap-backed pages.
     swap: Option<Arc<SwapArea>>,
@@ -179,7 +179,7 @@ impl PageCache {
             area_numbers: Sequence::new(),
             rmap_times: TimeRecorder::new(),
             spaces: Spaces::new(topology, regime),
-            files: Files::new(topology, regime),
+            files: FileTable::new(topology, regime),
             swap: None,
             memory,
         }

@@ -264,19 +264,19 @@ struct Table {
     /// By slot.
     entries: Vec<Option<Arc<SpaceEntry>>>,
     unused: Vec<usize>,
-    closed: VecDeque<Closed>,
+    closed: VecDeque<ClosedSpace>,
 }
 
 /// A closed space, until its last holder is gone and its residue is certain.
 #[derive(Debug)]
-struct Closed {
+struct ClosedSpace {
     entry: Arc<SpaceEntry>,
     is_certain: bool,
     /// To be reported.
     residue: Option<RssResidue>,
 }
 
-impl Closed {
+impl ClosedSpace {
     /// Determines the residue if the entry has only `holders` references; returns whether it is
     /// certain now.
     fn settle(&mut self, holders: usize) -> bool {
@@ -322,7 +322,7 @@ impl Spaces {
     /// Closes a space without mappings. Returns its residue, if that is certain now.
     pub(super) fn close(&self, entry: &Arc<SpaceEntry>) -> Option<RssResidue> {
         let mut table = self.table.write();
-        let mut closed = Closed {
+        let mut closed = ClosedSpace {
             entry: Arc::clone(entry),
             is_certain: false,
             residue: None,
@@ -339,7 +339,7 @@ impl Spaces {
     }
 
     /// Reports the residues of spaces that were closed before.
-    fn forget(&self, gone: [Option<Closed>; REAPED_AT_ONCE]) {
+    fn forget(&self, gone: [Option<ClosedSpace>; REAPED_AT_ONCE]) {
         for residue in gone.iter().flatten().filter_map(|closed| closed.residue) {
             self.nr_residues.add(1);
             tracing::error!(%residue, "bad rss counters");
@@ -364,7 +364,7 @@ impl Spaces {
 
 impl Table {
     /// Removes closed spaces without holders from the table.
-    fn reap(&mut self) -> [Option<Closed>; REAPED_AT_ONCE] {
+    fn reap(&mut self) -> [Option<ClosedSpace>; REAPED_AT_ONCE] {
         let mut gone = [const { None }; REAPED_AT_ONCE];
         for gone in &mut gone {
             let Some(mut closed) = self.closed.pop_front() else {

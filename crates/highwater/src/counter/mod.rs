@@ -125,7 +125,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use self::trees::Trees;
+use self::trees::CounterTrees;
 use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::topology::Topology;
@@ -232,7 +232,7 @@ pub struct Climb {
 /// assert!(pages.approximate_sum().contains(500));
 /// ```
 pub struct CounterTree {
-    trees: Trees,
+    trees: CounterTrees,
 }
 
 /// The only member of a [`CounterTree`].
@@ -280,7 +280,7 @@ impl CounterTree {
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn with_layout(layout: &Arc<Layout>) -> Self {
-        let trees = Trees::new(layout, 1).expect("memory for a counter's words");
+        let trees = CounterTrees::new(layout, 1).expect("memory for a counter's words");
         Self { trees }
     }
 

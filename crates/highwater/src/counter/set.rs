@@ -32,7 +32,7 @@
 use std::cmp;
 use std::fmt;
 
-use super::trees::{MEMBERS_MAX, Trees};
+use super::trees::{CounterTrees, MEMBERS_MAX};
 use super::{Accuracy, Climb, Layout, positive, precise_order, precise_order_value};
 use crate::percpu::{Home, Published};
 use crate::sync::Arc;
@@ -50,7 +50,7 @@ pub struct CounterSet<const N: usize> {
     /// Written by: CPUs that are not at home, while there are no trees (relaxed add). Read by: any
     /// thread. Publishes: nothing but itself.
     away: [AtomicI64; N],
-    pub(super) trees: Published<Trees>,
+    pub(super) trees: Published<CounterTrees>,
     layout: Arc<Layout>,
     /// Additions away from home: at each power of two, an allocation of the trees is tried.
     ///
@@ -163,7 +163,7 @@ impl<const N: usize> CounterSet<N> {
     }
 
     /// Returns the trees, allocated now if it is time to try.
-    fn spread(&self) -> Option<&Trees> {
+    fn spread(&self) -> Option<&CounterTrees> {
         // Relaxed: see the field.
         let nr_away = self.nr_away.fetch_add(1, Ordering::Relaxed);
         if !(nr_away == 0 || nr_away.is_power_of_two()) || !self.layout.try_reserve_block() {
@@ -182,11 +182,11 @@ impl<const N: usize> CounterSet<N> {
     }
 
     /// Returns a block to publish; none if there is one, or no memory.
-    fn trees_if_missing(&self) -> Option<Box<Trees>> {
+    fn trees_if_missing(&self) -> Option<Box<CounterTrees>> {
         if self.trees.get().is_some() {
             return None;
         }
-        let block = Trees::new(&self.layout, N);
+        let block = CounterTrees::new(&self.layout, N);
         if let Err(error) = &block {
             tracing::debug!(%error, "no per-CPU words for a set of counters: it stays atomic");
         }

@@ -71,7 +71,7 @@ impl Node {
 /// Written by: the first update on a CPU (relaxed maximum). Read by: readers of the root.
 /// Publishes: nothing; the mark of the CPU's slot does.
 #[repr(align(64))]
-struct Bounds {
+struct MemberBounds {
     over: [AtomicI64; MEMBERS_MAX],
     under: [AtomicI64; MEMBERS_MAX],
 }
@@ -83,7 +83,7 @@ struct Front {
     root: [AtomicI64; MEMBERS_MAX],
     /// Whether there is a single slot: its words are the roots.
     has_one_slot: bool,
-    bounds: Bounds,
+    bounds: MemberBounds,
 }
 
 #[cfg(not(loom))]
@@ -91,7 +91,7 @@ const _: () = assert!(size_of::<Front>() == 128);
 
 /// A few counters over the CPUs of a layout's topology.
 #[repr(C)]
-pub(super) struct Trees {
+pub(super) struct CounterTrees {
     front: Front,
     pub(super) layout: Arc<Layout>,
     members: usize,
@@ -103,7 +103,7 @@ pub(super) struct Trees {
     positions: Box<[Touched]>,
 }
 
-impl Trees {
+impl CounterTrees {
     /// Returns counters at zero.
     pub(super) fn new(layout: &Arc<Layout>, members: usize) -> Result<Self, TryReserveError> {
         assert!(
@@ -123,7 +123,7 @@ impl Trees {
         let front = Front {
             root: zeroes(),
             has_one_slot: layout.shape.nr_nodes == 0,
-            bounds: Bounds {
+            bounds: MemberBounds {
                 over: zeroes(),
                 under: zeroes(),
             },
@@ -230,8 +230,8 @@ impl Trees {
         let positions = &self.positions[member];
         positions.mark(self.position(slot));
         let accuracy = self.layout.shape.accuracy_of(positions);
-        // Relaxed: see `Bounds`. Of two threads that cover, each has at least its own mark in its
-        // sum.
+        // Relaxed: see `MemberBounds`. Of two threads that cover, each has at least its own mark in
+        // its sum.
         self.front.bounds.over[member].fetch_max(accuracy.over, Ordering::Relaxed);
         self.front.bounds.under[member].fetch_max(accuracy.under, Ordering::Relaxed);
     }
@@ -251,7 +251,7 @@ impl Trees {
     /// the root.
     #[inline]
     pub(super) fn accuracy(&self, member: usize) -> Accuracy {
-        // Relaxed: see `Bounds`.
+        // Relaxed: see `MemberBounds`.
         Accuracy {
             under: self.front.bounds.under[member].load(Ordering::Relaxed),
             over: self.front.bounds.over[member].load(Ordering::Relaxed),

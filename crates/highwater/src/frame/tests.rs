@@ -164,10 +164,16 @@ fn the_documented_sizes_are_computed() {
     for (name, capacity) in rows {
         let pages = capacity.pages_floor();
         let Watermarks { min, low, high } = Watermarks::for_managed(pages, &tunables);
-        let mut row = format!("| {name} | {} | {} | {} | {} |", pages.0, min.0, low.0, high.0);
+        let mut row = format!(
+            "| {name} | {} | {} | {} | {} |",
+            pages.0, min.0, low.0, high.0
+        );
         for cpus in [2, 16, 64] {
-            let PcpSizes { batch, high_min, high_max } =
-                PcpSizes::for_managed(pages, low, cpus, &tunables);
+            let PcpSizes {
+                batch,
+                high_min,
+                high_max,
+            } = PcpSizes::for_managed(pages, low, cpus, &tunables);
             row += &format!(" {high_min}..{high_max} ({batch}) |");
         }
         assert!(document.contains(&row), "docs/tuning.md lacks: {row}");

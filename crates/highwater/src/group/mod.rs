@@ -65,9 +65,9 @@ mod api;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, loom))]
-mod loom_wait;
+mod loom_wait_tests;
 #[cfg(all(test, not(loom)))]
-mod model;
+mod model_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -53,13 +53,13 @@ impl fmt::Debug for Timer {
 /// The alarms of a manager, ordered by the manager's clock.
 #[derive(Debug)]
 pub(super) struct Alarms {
-    list: Mutex<List>,
+    list: Mutex<AlarmList>,
     wakeup: Arc<Wakeup>,
     timer: Option<Timer>,
 }
 
 #[derive(Debug, Default)]
-struct List {
+struct AlarmList {
     wakers: BTreeMap<(Duration, u64), Waker>,
     next: u64,
 }
@@ -67,7 +67,7 @@ struct List {
 impl Alarms {
     pub(super) fn new(wakeup: Arc<Wakeup>, timer: Option<Timer>) -> Self {
         Self {
-            list: Mutex::new(&ALARMS_LOCK, List::default()),
+            list: Mutex::new(&ALARMS_LOCK, AlarmList::default()),
             wakeup,
             timer,
         }
@@ -122,11 +122,11 @@ impl Alarms {
 pub(super) struct Alarm {
     alarms: Arc<Alarms>,
     at: Duration,
-    ring: Ring,
+    ring: AlarmSource,
 }
 
 /// The source of the wake-up.
-enum Ring {
+enum AlarmSource {
     ByTimer(Sleep),
     /// Key in the list, while the alarm is in it.
     ByList(Option<(Duration, u64)>),
@@ -136,8 +136,8 @@ impl Alarm {
     /// Creates an alarm for `at` on the manager's clock, which started at `begun`.
     pub(super) fn new(alarms: &Arc<Alarms>, begun: Instant, at: Duration) -> Self {
         let ring = match (&alarms.timer, begun.checked_add(at)) {
-            (Some(timer), Some(instant)) => Ring::ByTimer((timer.0)(instant)),
-            _ => Ring::ByList(None),
+            (Some(timer), Some(instant)) => AlarmSource::ByTimer((timer.0)(instant)),
+            _ => AlarmSource::ByList(None),
         };
         Self {
             alarms: Arc::clone(alarms),
@@ -154,9 +154,9 @@ impl Alarm {
     /// Registers the task; ready once the time has come.
     pub(super) fn poll(&mut self, now: Duration, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.ring {
-            Ring::ByTimer(sleep) => sleep.as_mut().poll(context),
-            Ring::ByList(_) if self.at <= now => Poll::Ready(()),
-            Ring::ByList(place) => {
+            AlarmSource::ByTimer(sleep) => sleep.as_mut().poll(context),
+            AlarmSource::ByList(_) if self.at <= now => Poll::Ready(()),
+            AlarmSource::ByList(place) => {
                 if let Some(former) = place.take() {
                     self.alarms.cancel(former);
                 }
@@ -169,7 +169,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        if let Ring::ByList(Some(place)) = self.ring {
+        if let AlarmSource::ByList(Some(place)) = self.ring {
             self.alarms.cancel(place);
         }
     }

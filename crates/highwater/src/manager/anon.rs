@@ -12,7 +12,7 @@ use super::file::File;
 use super::mapping::Mapping;
 use super::space::Space;
 use super::{Core, Handle, Manager};
-use crate::cache::{Area, Discard, FileKind, PageKey};
+use crate::cache::{Discard, FileKind, PageKey, VmArea};
 use crate::units::{Pages, Pfn};
 
 impl Space {
@@ -78,7 +78,7 @@ impl Mapping {
 impl Core {
     /// Discards the given pages of an anonymous mapping after they were unmapped. Pages that are
     /// pinned or latched go with their object.
-    pub(super) fn discard_unmapped(&self, area: &Area, pages: Range<u64>) {
+    pub(super) fn discard_unmapped(&self, area: &VmArea, pages: Range<u64>) {
         let file = area.file();
         if file.id().kind() == FileKind::Anon {
             let resident = self.discard(area, pages, Discard::Skip, |page| file.maps_page(page));
@@ -89,7 +89,7 @@ impl Core {
     /// Discards pages of an area; `pages` counts from the area's first page.
     fn discard(
         &self,
-        area: &Area,
+        area: &VmArea,
         pages: Range<u64>,
         discard: Discard,
         is_needed: impl FnMut(u64) -> bool,

@@ -48,13 +48,13 @@ pub enum Background {
 /// Wakes and stops the thread.
 #[derive(Debug)]
 pub(super) struct Wakeup {
-    state: Mutex<State>,
+    state: Mutex<ReclaimerState>,
     woken: Condvar,
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReclaimerState {
     is_started: bool,
     /// A request since the thread last began a run.
     is_wanted: bool,
@@ -69,7 +69,7 @@ struct State {
 impl Wakeup {
     pub(super) fn new() -> Self {
         Self {
-            state: Mutex::new(&WAKEUP_LOCK, State::default()),
+            state: Mutex::new(&WAKEUP_LOCK, ReclaimerState::default()),
             woken: Condvar::new(),
             idle: Condvar::new(),
         }
@@ -100,7 +100,7 @@ impl Wakeup {
     /// Waits as the thread does, ended by a nudge alone.
     #[cfg(all(test, loom))]
     pub(super) fn wait_for_nudge(&self) {
-        assert_eq!(self.wait(Duration::MAX), Woken::ByTheClock);
+        assert_eq!(self.wait(Duration::MAX), ReclaimerWake::ByTheClock);
     }
 
     fn end(&self) {
@@ -110,20 +110,20 @@ impl Wakeup {
 
     /// Waits for a request and begins a run. Returns early after `at_most`, or when deadlines have
     /// changed.
-    fn wait(&self, at_most: Duration) -> Woken {
+    fn wait(&self, at_most: Duration) -> ReclaimerWake {
         let mut state = self.state.lock();
         while !state.is_wanted && !state.is_ending {
             let is_late = !state.is_nudged && self.woken.wait_for(&mut state, at_most);
             if (is_late || state.is_nudged) && !state.is_wanted && !state.is_ending {
                 state.is_nudged = false;
-                return Woken::ByTheClock;
+                return ReclaimerWake::ByTheClock;
             }
         }
         state.is_wanted = false;
         state.is_running = !state.is_ending;
         match state.is_ending {
-            true => Woken::ToEnd,
-            false => Woken::ToReclaim,
+            true => ReclaimerWake::ToEnd,
+            false => ReclaimerWake::ToReclaim,
         }
     }
 
@@ -158,7 +158,7 @@ impl Wakeup {
 
 /// Reason for the thread's wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
+enum ReclaimerWake {
     ToReclaim,
     ByTheClock,
     ToEnd,
@@ -176,9 +176,9 @@ struct Due {
 }
 
 /// Marks the thread as dead when dropped, also by a panic: no more requests, and no waiting for it.
-struct Alive<'a>(&'a Wakeup);
+struct ReclaimerAlive<'a>(&'a Wakeup);
 
-impl Drop for Alive<'_> {
+impl Drop for ReclaimerAlive<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         (state.is_started, state.is_wanted, state.is_running) = (false, false, false);
@@ -291,15 +291,15 @@ impl Due {
 impl Core {
     /// The thread's main loop.
     fn kswapd(&self) {
-        let _alive = Alive(&self.wakeup);
+        let _alive = ReclaimerAlive(&self.wakeup);
         let mut due = Due::from(self.now());
         loop {
             let next = due.next(self.decay_interval());
             let next = self.alarms.next().map_or(next, |alarm| alarm.min(next));
             match self.wakeup.wait(next.saturating_sub(self.now())) {
-                Woken::ToEnd => return,
-                Woken::ByTheClock => (),
-                Woken::ToReclaim => {
+                ReclaimerWake::ToEnd => return,
+                ReclaimerWake::ByTheClock => (),
+                ReclaimerWake::ToReclaim => {
                     self.stats.pageoutrun.add(1);
                     self.balance(&mut due);
                     self.wakeup.done();
@@ -379,16 +379,16 @@ mod tests {
         let wakeup = Wakeup::new();
         wakeup.state.lock().is_started = true;
         wakeup.notify();
-        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), ReclaimerWake::ToReclaim);
         wakeup.notify();
         wakeup.done();
         assert!(wakeup.state.lock().is_wanted, "asked for and not answered");
-        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), ReclaimerWake::ToReclaim);
         wakeup.done();
         assert!(!wakeup.state.lock().is_wanted);
         wakeup.wait_idle();
         wakeup.end();
-        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToEnd);
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), ReclaimerWake::ToEnd);
     }
 
     #[test]
@@ -398,13 +398,13 @@ mod tests {
         let wakeup = Arc::new(Wakeup::new());
         wakeup.state.lock().is_started = true;
         wakeup.notify();
-        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), ReclaimerWake::ToReclaim);
         let waiter = Arc::clone(&wakeup);
         let waiter = thread::spawn(move || waiter.wait_idle());
         for _ in 0..1_000_000 {
             wakeup.notify();
             wakeup.done();
-            assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
+            assert_eq!(wakeup.wait(FLUSH_PERIOD), ReclaimerWake::ToReclaim);
             if waiter.is_finished() {
                 return;
             }
@@ -422,8 +422,8 @@ mod tests {
         wakeup.notify();
         let dying = Arc::clone(&wakeup);
         let dying = thread::spawn(move || {
-            let _alive = Alive(&dying);
-            assert_eq!(dying.wait(FLUSH_PERIOD), Woken::ToReclaim);
+            let _alive = ReclaimerAlive(&dying);
+            assert_eq!(dying.wait(FLUSH_PERIOD), ReclaimerWake::ToReclaim);
             dying.notify();
             panic!("as told");
         });

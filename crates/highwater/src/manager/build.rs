@@ -6,7 +6,7 @@ use super::builder::{Builder, Swap};
 use super::capacity::CapacityRange;
 use super::error::BuildError;
 use super::read::ReadaheadMax;
-use super::writeback::Writer;
+use super::writeback::WritebackThread;
 use super::{Core, Manager, Parts, Shared};
 use crate::cache::SwapArea;
 use crate::frame::PoolConfig;
@@ -79,7 +79,7 @@ impl Builder {
         debug_assert!(fits.is_ok(), "nothing is charged yet: {fits:?}");
         core.set_dirty_tunables(self.dirty_tunables);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
-        let writer = Writer::start(self.background, &core).map_err(BuildError::Thread)?;
+        let writer = WritebackThread::start(self.background, &core).map_err(BuildError::Thread)?;
         let memory = Arc::clone(&core.memory);
         let shared = Shared {
             _reclaimer: reclaimer,

@@ -7,8 +7,8 @@
 
 use super::Core;
 use super::error::ReadError;
-use super::fill::Source;
-use crate::cache::{Area, PageFlag, Presence, Window};
+use super::fill::FillSource;
+use crate::cache::{PageFlag, Presence, VmArea, Window};
 use crate::group::StatItem;
 use crate::units::Pfn;
 
@@ -34,11 +34,11 @@ impl Core {
     /// frame no longer holds the page.
     pub(super) fn fault<R>(
         &self,
-        area: &Area,
+        area: &VmArea,
         page: u64,
         take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
-        let source = Source::of(area);
+        let source = FillSource::of(area);
         let (group, page) = (source.group, area.key(page).page());
         self.stats.pgfault.add(1);
         group.add_stat(StatItem::Pgfault, 1);
@@ -55,7 +55,7 @@ impl Core {
     /// pages from it on.
     pub(super) fn bring_in<R>(
         &self,
-        source: Source<'_>,
+        source: FillSource<'_>,
         page: u64,
         asked: u64,
         mut take: impl FnMut(Pfn) -> Option<R>,
@@ -79,7 +79,7 @@ impl Core {
                 return Ok((taken, Found::Cached));
             }
             let max = self.window_max(source);
-            let Source {
+            let FillSource {
                 file, readahead, ..
             } = source;
             let window = self.cache.window_of_miss(readahead, file, page, asked, max);
@@ -105,8 +105,8 @@ impl Core {
 
     /// Reads the window that a readahead mark triggers.
     #[cold]
-    fn read_ahead_from(&self, source: Source<'_>, page: u64) {
-        let Source {
+    fn read_ahead_from(&self, source: FillSource<'_>, page: u64) {
+        let FillSource {
             file, readahead, ..
         } = source;
         let max = self.window_max(source);
@@ -116,7 +116,7 @@ impl Core {
     }
 
     /// Reads the missing pages of a window, as far as memory and storage allow.
-    pub(super) fn read_ahead(&self, source: Source<'_>, window: &Window) {
+    pub(super) fn read_ahead(&self, source: FillSource<'_>, window: &Window) {
         let mut fills = self.begin_ahead(source, window);
         match fills.read() {
             Ok(()) => fills.finish_ahead(),

@@ -15,7 +15,7 @@ use super::Core;
 use super::error::{OutOfMemory, ReadError};
 use super::slow::Patience;
 use crate::cache::{
-    Area, FileEntry, Filling, MarkRule, PageCache, PageFlag, PageKey, Readahead, Window,
+    FileEntry, Filling, MarkRule, PageCache, PageFlag, PageKey, Readahead, VmArea, Window,
 };
 use crate::group::{GroupNode, NodeCharge};
 use crate::memmap::Frame;
@@ -31,16 +31,16 @@ const MAX_SHARE: u64 = 16;
 
 /// The file to read from and the group that pays.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(super) struct FillSource<'a> {
     pub(super) file: &'a FileEntry,
     pub(super) readahead: &'a Readahead,
     /// The group that pays.
     pub(super) group: &'a GroupNode,
 }
 
-impl<'a> Source<'a> {
+impl<'a> FillSource<'a> {
     /// Returns the source for pages of a mapping.
-    pub(super) fn of(area: &'a Area) -> Self {
+    pub(super) fn of(area: &'a VmArea) -> Self {
         Self {
             file: area.file(),
             readahead: area.readahead(),
@@ -52,7 +52,7 @@ impl<'a> Source<'a> {
 /// Pages of one file that this thread is filling.
 pub(super) struct Fills<'a> {
     core: &'a Core,
-    source: Source<'a>,
+    source: FillSource<'a>,
     /// In order. Other threads wait for them.
     filling: Vec<Filling>,
     charge: Option<NodeCharge>,
@@ -71,7 +71,7 @@ struct Supply<'a> {
 impl Core {
     /// Returns the largest window for this source. For swap it is one page: swap slots are in no
     /// order of use.
-    pub(super) fn window_max(&self, source: Source<'_>) -> Pages {
+    pub(super) fn window_max(&self, source: FillSource<'_>) -> Pages {
         if source.file.id().kind().is_swap_backed() {
             return Pages(1);
         }
@@ -84,7 +84,7 @@ impl Core {
     /// marks them as filling. Returns `None` if another thread began to fill the first page before.
     pub(super) fn begin_wanted<'a>(
         &'a self,
-        source: Source<'a>,
+        source: FillSource<'a>,
         window: &Window,
     ) -> Result<Option<Fills<'a>>, ReadError> {
         let (page, group) = (window.pages.start, source.group);
@@ -108,7 +108,7 @@ impl Core {
     }
 
     /// Takes memory for as many pages of a window as is available, and marks them as filling.
-    pub(super) fn begin_ahead<'a>(&'a self, source: Source<'a>, window: &Window) -> Fills<'a> {
+    pub(super) fn begin_ahead<'a>(&'a self, source: FillSource<'a>, window: &Window) -> Fills<'a> {
         let pages = self.missing_of(source.file, window.pages.clone());
         let mut supply = Supply {
             charge: None,
@@ -148,7 +148,7 @@ impl Core {
     /// meanwhile; if the first was, fills none.
     fn begin_fills<'a>(
         &'a self,
-        source: Source<'a>,
+        source: FillSource<'a>,
         window: &Window,
         pages: impl Iterator<Item = u64>,
         supply: Supply<'a>,

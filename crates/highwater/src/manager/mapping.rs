@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::Core;
 use super::error::RangeError;
 use super::file::File;
-use super::fill::Source;
+use super::fill::FillSource;
 use super::space::Space;
-use crate::cache::{Access, Area, AreaFlag, AreaSpec, PageFlag, ReadPattern, WasYoung};
+use crate::cache::{Access, AreaFlag, AreaSpec, PageFlag, ReadPattern, VmArea, WasYoung};
 use crate::memmap::FrameMemory;
 use crate::sync::Arc;
 use crate::units::Pfn;
@@ -17,7 +17,7 @@ use crate::units::Pfn;
 #[derive(Clone, Debug)]
 pub struct Mapping {
     // First, because every read needs these two.
-    pub(super) area: Arc<Area>,
+    pub(super) area: Arc<VmArea>,
     /// The memory whose guards it accepts.
     pub(super) memory: Arc<FrameMemory>,
     pub(super) open: Arc<OpenMapping>,
@@ -25,7 +25,7 @@ pub struct Mapping {
 
 #[derive(Debug)]
 pub(super) struct OpenMapping {
-    area: Arc<Area>,
+    area: Arc<VmArea>,
     /// Access mode of the file.
     pub(super) access: Access,
     pages: u64,
@@ -183,7 +183,7 @@ impl Mapping {
         let area = &*self.area;
         let first = area.key(0).page();
         let pages = first + pages.start..first + pages.end;
-        self.core().read_ahead_all(Source::of(area), pages);
+        self.core().read_ahead_all(FillSource::of(area), pages);
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Mapping {
         Ok(())
     }
 
-    pub(super) fn area(&self) -> &Arc<Area> {
+    pub(super) fn area(&self) -> &Arc<VmArea> {
         &self.area
     }
 
@@ -303,20 +303,20 @@ impl Mapping {
 }
 
 impl Core {
-    fn map(&self, spec: AreaSpec) -> Arc<Area> {
+    fn map(&self, spec: AreaSpec) -> Arc<VmArea> {
         let area = self.cache.map(spec);
         self.reclaim.settle_deferred(area.file());
         area
     }
 
     /// Unmaps pages of an area. Accessed bits of the cleared entries are transferred to the pages.
-    fn unmap(&self, area: &Arc<Area>, pages: Range<u64>) {
+    fn unmap(&self, area: &Arc<VmArea>, pages: Range<u64>) {
         self.let_go(area, |core, leaving| core.cache.unmap(area, pages, leaving));
         self.reclaim.settle_deferred(area.file());
     }
 
     /// Clears entries of an area by `take`, and makes pages evictable that only its lock kept.
-    fn let_go(&self, area: &Area, take: impl FnOnce(&Self, &mut dyn FnMut(Pfn, WasYoung))) {
+    fn let_go(&self, area: &VmArea, take: impl FnOnce(&Self, &mut dyn FnMut(Pfn, WasYoung))) {
         let (mut were_locked, mut were_young) = (Vec::new(), Vec::new());
         take(self, &mut |pfn, WasYoung(was_young)| {
             if was_young {

@@ -118,7 +118,7 @@ use read::ReadaheadMax;
 use spill::Spillers;
 use victims::Victims;
 use vmstat::ManagerStats;
-use writeback::{Writeback, Writer};
+use writeback::{Writeback, WritebackThread};
 
 static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
 static SELECTION_LOCK: LockClass = LockClass::new("victim_selection", Rank::Selection);
@@ -155,7 +155,7 @@ type Handle = Arc<PercpuOwner<Shared>>;
 pub(crate) struct Shared {
     // Declared first: the threads end before the core they work on.
     _reclaimer: Reclaimer,
-    _writer: Writer,
+    _writer: WritebackThread,
     core: Arc<Core>,
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::error::ReadError;
 use super::fault::Found;
-use super::fill::Source;
+use super::fill::FillSource;
 use super::guard::Guard;
 use super::{Core, File, Group, Manager};
 use crate::cache::{MarkRule, ReadPattern, Window};
@@ -167,9 +167,9 @@ impl File {
         self.core().read_ahead_all(self.source_for(group), pages);
     }
 
-    fn source_for<'a>(&'a self, group: &'a Group) -> Source<'a> {
+    fn source_for<'a>(&'a self, group: &'a Group) -> FillSource<'a> {
         let file = self.entry();
-        Source {
+        FillSource {
             file,
             readahead: file.readahead(),
             group: group.node(),
@@ -188,7 +188,7 @@ impl Core {
     /// Copies part of a page; reads the page in if it is missing.
     fn copy_page(
         &self,
-        source: Source<'_>,
+        source: FillSource<'_>,
         page: u64,
         asked: u64,
         begin: usize,
@@ -224,7 +224,7 @@ impl Core {
     }
 
     /// Reads the missing pages of a range, one window at a time.
-    pub(super) fn read_ahead_all(&self, source: Source<'_>, pages: Range<u64>) {
+    pub(super) fn read_ahead_all(&self, source: FillSource<'_>, pages: Range<u64>) {
         let end = pages.end.min(source.file.pages());
         let mut at = pages.start;
         while at < end {

@@ -90,7 +90,7 @@ impl Victims {
         target: &GroupNode,
         total: Bytes,
         told: &Told,
-        clock: Clock,
+        clock: GraceClock,
     ) -> Next {
         self.stopping.retain_mut(|stopping| stopping.goes_on(clock));
         let mut below = self
@@ -118,7 +118,7 @@ impl Victims {
         }
     }
 
-    fn begin_stopping(&mut self, group: GroupNode, clock: Clock) {
+    fn begin_stopping(&mut self, group: GroupNode, clock: GraceClock) {
         debug_assert!(
             self.stopping.iter().all(|stopping| stopping.group != group),
             "a request waits for a group that is stopping, and does not choose it"
@@ -129,13 +129,13 @@ impl Victims {
 
 /// The time and the grace period.
 #[derive(Clone, Copy)]
-struct Clock {
+struct GraceClock {
     now: Duration,
     grace: Duration,
 }
 
 impl Stopping {
-    fn new(group: GroupNode, clock: Clock) -> Self {
+    fn new(group: GroupNode, clock: GraceClock) -> Self {
         Self {
             least: group.usage_precise(),
             group,
@@ -144,7 +144,7 @@ impl Stopping {
     }
 
     /// Returns whether the group is still stopping, and updates its lowest usage.
-    fn goes_on(&mut self, clock: Clock) -> bool {
+    fn goes_on(&mut self, clock: GraceClock) -> bool {
         let usage = self.group.usage_precise();
         if usage == Bytes::ZERO || self.group.is_removed() {
             return false;
@@ -241,7 +241,7 @@ impl Core {
             return Telling::Nothing;
         };
         let total = target.limits().max.min(self.groups.root().limits().max);
-        let clock = Clock {
+        let clock = GraceClock {
             now: self.now(),
             grace: self.grace,
         };

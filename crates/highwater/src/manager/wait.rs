@@ -95,7 +95,7 @@ impl ChargeWait {
             deadline: None,
             is_refused: false,
             parks: false,
-            search: Search::default(),
+            search: HeadEffort::default(),
             stalled: None,
             alarm: None,
         }
@@ -153,14 +153,14 @@ pub struct ChargeWait {
     is_refused: bool,
     /// Whether a thread blocks on it, which may sleep.
     parks: bool,
-    search: Search,
+    search: HeadEffort,
     /// The task's stall, while it is queued and no thread blocks on it.
     stalled: Option<StalledTask>,
     alarm: Option<Alarm>,
 }
 
 /// State of the attempts, and the time of the next.
-struct Search {
+struct HeadEffort {
     attempts: u32,
     fruitless: u32,
     reclaimed: u64,
@@ -177,7 +177,7 @@ struct Search {
     due: Option<Duration>,
 }
 
-impl Default for Search {
+impl Default for HeadEffort {
     fn default() -> Self {
         Self {
             attempts: 0,
@@ -196,14 +196,14 @@ impl Default for Search {
 
 /// Result of the head's step in a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum HeadStep {
     /// It may have helped: look again at once.
     Changed,
     /// No step before then, unless memory is given back.
     Until(Duration),
 }
 
-impl Search {
+impl HeadEffort {
     /// Reclaims from a full group for a charge of `bytes`, if it is time to look; returns whether
     /// that may have helped.
     fn reclaims(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> bool {
@@ -266,24 +266,24 @@ impl Search {
         target: &GroupNode,
         bytes: Bytes,
         mut before: impl FnMut(),
-    ) -> Step {
+    ) -> HeadStep {
         if self.reclaims(core, target, bytes) {
-            return Step::Changed;
+            return HeadStep::Changed;
         }
         match self.awaits_arrival(core, target) {
-            Some(until) if self.is_rung => return Step::Until(until),
+            Some(until) if self.is_rung => return HeadStep::Until(until),
             // No wake-up would come: an arrival gives no memory back.
-            Some(_) => return Step::Changed,
+            Some(_) => return HeadStep::Changed,
             None => {}
         }
         match core.ask_one(target, bytes, &mut self.passed, &mut before) {
-            Asking::Again => return Step::Changed,
-            Asking::Until(until) => return Step::Until(until.min(self.look_at)),
+            Asking::Again => return HeadStep::Changed,
+            Asking::Until(until) => return HeadStep::Until(until.min(self.look_at)),
             Asking::Nothing => {}
         }
         match core.tell_one(target, &mut self.told, &mut before) {
-            Telling::Until(until) => Step::Until(until.min(self.look_at)),
-            Telling::Nothing => Step::Until(self.look_at),
+            Telling::Until(until) => HeadStep::Until(until.min(self.look_at)),
+            Telling::Nothing => HeadStep::Until(self.look_at),
         }
     }
 
@@ -378,8 +378,8 @@ impl ChargeWait {
             // The handler's time is a stall neither of the thread nor of the task.
             let before = || stalled = (None, None);
             match self.search.step(core, &target, self.wait.bytes(), before) {
-                Step::Changed => context.waker().wake_by_ref(),
-                Step::Until(until) => self.search.due = Some(until),
+                HeadStep::Changed => context.waker().wake_by_ref(),
+                HeadStep::Until(until) => self.search.due = Some(until),
             }
         }
         Poll::Pending

@@ -200,7 +200,7 @@ fn is_of_use(outcome: &WriteBackOutcome) -> bool {
 /// Wakes and stops the thread, and holds its requests.
 #[derive(Debug)]
 pub(super) struct Writeback {
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
     woken: Condvar,
     /// Signalled when the thread has written pages back, or found that it cannot.
     wrote: Condvar,
@@ -208,7 +208,7 @@ pub(super) struct Writeback {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriterState {
     is_started: bool,
     is_wanted: bool,
     is_running: bool,
@@ -221,7 +221,7 @@ struct State {
 
 /// Reason for the thread's wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
+enum WriterWake {
     ByNeed,
     ByTheClock,
     ToEnd,
@@ -229,15 +229,15 @@ enum Woken {
 
 /// The thread; stopped on drop, and joined unless dropped by the thread itself.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct WritebackThread {
     core: Arc<Core>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Marks the thread as dead when dropped, also by a panic: no more waiting for it.
-struct Alive<'a>(&'a Writeback);
+struct WriterAlive<'a>(&'a Writeback);
 
-impl Drop for Alive<'_> {
+impl Drop for WriterAlive<'_> {
     fn drop(&mut self) {
         self.0
             .note(|state| (state.is_started, state.is_running) = (false, false));
@@ -247,7 +247,7 @@ impl Drop for Alive<'_> {
 impl Writeback {
     pub(super) fn new() -> Self {
         Self {
-            state: Mutex::new(&WRITEBACK_LOCK, State::default()),
+            state: Mutex::new(&WRITEBACK_LOCK, WriterState::default()),
             woken: Condvar::new(),
             wrote: Condvar::new(),
             tunables: Mutex::new(&DIRTY_KNOBS_LOCK, DirtyTunables::default()),
@@ -265,7 +265,7 @@ impl Writeback {
 
     /// Waits for the next run. `left` returns the time until a periodic run is due, if ever; it is
     /// called again after each wake-up, so that spurious wake-ups do not postpone the run.
-    fn wait(&self, left: impl Fn() -> Option<Duration>) -> Woken {
+    fn wait(&self, left: impl Fn() -> Option<Duration>) -> WriterWake {
         let mut state = self.state.lock();
         while !state.is_ending {
             let left = left();
@@ -278,8 +278,8 @@ impl Writeback {
                 debug_assert!(!state.is_running, "one thread writes back");
                 (state.is_wanted, state.is_running) = (false, true);
                 return match is_due {
-                    true => Woken::ByTheClock,
-                    false => Woken::ByNeed,
+                    true => WriterWake::ByTheClock,
+                    false => WriterWake::ByNeed,
                 };
             }
             match left {
@@ -287,7 +287,7 @@ impl Writeback {
                 None => self.woken.wait(&mut state),
             }
         }
-        Woken::ToEnd
+        WriterWake::ToEnd
     }
 
     /// Returns whether a run should end early.
@@ -307,7 +307,7 @@ impl Writeback {
         Paused(self)
     }
 
-    fn note(&self, change: impl FnOnce(&mut State)) {
+    fn note(&self, change: impl FnOnce(&mut WriterState)) {
         change(&mut self.state.lock());
         self.wrote.notify_all();
     }
@@ -324,7 +324,7 @@ impl Drop for Paused<'_> {
     }
 }
 
-impl Writer {
+impl WritebackThread {
     pub(super) fn start(background: Background, core: &Arc<Core>) -> io::Result<Self> {
         let core = Arc::clone(core);
         let thread = match background {
@@ -341,7 +341,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for WritebackThread {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.core.writeback.state.lock().is_ending = true;
@@ -410,7 +410,7 @@ impl Core {
 
     /// The thread's main loop.
     fn write_back_for_ever(&self) {
-        let _alive = Alive(&self.writeback);
+        let _alive = WriterAlive(&self.writeback);
         let mut begun = self.now();
         loop {
             let interval = self.writeback.tunables.lock().dirty_writeback_centisecs;
@@ -418,9 +418,9 @@ impl Core {
             let left =
                 || (!interval.is_zero()).then(|| (begun + interval).saturating_sub(self.now()));
             match self.writeback.wait(left) {
-                Woken::ToEnd => return,
-                Woken::ByNeed => _ = self.write_back_what_is_due(),
-                Woken::ByTheClock => {
+                WriterWake::ToEnd => return,
+                WriterWake::ByNeed => _ = self.write_back_what_is_due(),
+                WriterWake::ByTheClock => {
                     begun = self.now();
                     self.reap_closing();
                     self.write_back_what_is_due();
@@ -569,7 +569,7 @@ mod tests {
                 })
             });
             let woken = writeback.wait(|| Some(interval.saturating_sub(begun.elapsed())));
-            assert_eq!(woken, Woken::ByTheClock);
+            assert_eq!(woken, WriterWake::ByTheClock);
             has_come.store(true, Ordering::Relaxed);
             writeback.note(|state| state.is_running = false);
             assert!(

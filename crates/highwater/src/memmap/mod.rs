@@ -48,4 +48,4 @@ pub use reservation::{MapError, Reservation};
 pub use seat::Seat;
 pub(crate) use token::Token;
 pub(crate) use vectored::{read_vectored_at, write_vectored_at};
-pub use words::{Word, zeroed};
+pub use words::{Zeroable, zeroed};

@@ -53,7 +53,7 @@ struct CpuSet(Box<[libc::c_ulong; CPUS_MAX / BITS]>);
 pub(super) fn visit(cpu: Option<CpuId>) -> io::Result<()> {
     let mut visited = CpuSet::none();
     {
-        let _home = Home::of_this_thread()?;
+        let _home = FormerAffinity::of_this_thread()?;
         let reachable = match cpu {
             Some(cpu) => CpuSet::of(cpu),
             None => {
@@ -137,15 +137,15 @@ fn parse(stat: &[u8]) -> Option<(bool, CpuId)> {
 }
 
 /// The former affinity of this thread; restored on drop.
-struct Home(CpuSet);
+struct FormerAffinity(CpuSet);
 
-impl Home {
+impl FormerAffinity {
     fn of_this_thread() -> io::Result<Self> {
         CpuSet::of_this_thread().map(Self)
     }
 }
 
-impl Drop for Home {
+impl Drop for FormerAffinity {
     fn drop(&mut self) {
         if self.0.let_this_thread_be().is_err() {
             // None of those CPUs exists any more: allow all.

@@ -10,27 +10,27 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64}
 /// # Safety
 ///
 /// Zeroed bytes are a value of it, and the one that it has by default.
-pub unsafe trait Word: Default {}
+pub unsafe trait Zeroable: Default {}
 
 // SAFETY: zero is `false`.
-unsafe impl Word for AtomicBool {}
+unsafe impl Zeroable for AtomicBool {}
 // SAFETY: as the integer.
-unsafe impl Word for AtomicU8 {}
+unsafe impl Zeroable for AtomicU8 {}
 // SAFETY: as the integer.
-unsafe impl Word for AtomicU16 {}
+unsafe impl Zeroable for AtomicU16 {}
 // SAFETY: as the integer.
-unsafe impl Word for AtomicU32 {}
+unsafe impl Zeroable for AtomicU32 {}
 // SAFETY: as the integer.
-unsafe impl Word for AtomicU64 {}
+unsafe impl Zeroable for AtomicU64 {}
 // SAFETY: each part is valid and has its default as zeroed bytes; padding may be anything.
-unsafe impl<A: Word, B: Word> Word for (A, B) {}
+unsafe impl<A: Zeroable, B: Zeroable> Zeroable for (A, B) {}
 // SAFETY: as of two.
-unsafe impl<A: Word, B: Word, C: Word> Word for (A, B, C) {}
+unsafe impl<A: Zeroable, B: Zeroable, C: Zeroable> Zeroable for (A, B, C) {}
 
 /// Returns `count` words, all zero; the system commits them as they are written, if they are many.
 #[cfg(not(loom))]
 #[must_use]
-pub fn zeroed<T: Word>(count: usize) -> Box<[T]> {
+pub fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
     let words = Box::new_zeroed_slice(count);
     // SAFETY: zeroed bytes are a word.
     unsafe { words.assume_init() }
@@ -39,6 +39,6 @@ pub fn zeroed<T: Word>(count: usize) -> Box<[T]> {
 /// So many words, all zero.
 #[cfg(loom)]
 #[must_use]
-pub fn zeroed<T: Word>(count: usize) -> Box<[T]> {
+pub fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
     (0..count).map(|_| T::default()).collect()
 }

@@ -7,8 +7,8 @@
 //!
 //! # Counts
 //!
-//! Each group has one word ([`State`]): the threads that have charged a page and not put it on a
-//! list, those of them that also have a frame for it, and the arrivals so far. Pages that a
+//! Each group has one word ([`TransitState`]): the threads that have charged a page and not put it
+//! on a list, those of them that also have a frame for it, and the arrivals so far. Pages that a
 //! reclaimer has isolated are in transit too (`Lruvec::nr_isolated`): they will be put back or
 //! freed.
 //!
@@ -66,9 +66,9 @@ const ONE_ARRIVED: u64 = 1 << (2 * COUNT_BITS);
 /// has threads), those of them that have a frame (22 bits), and arrivals so far (20 bits, which
 /// wrap: two readings are one pass of reclaim apart).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct State(u64);
+pub(super) struct TransitState(u64);
 
-impl State {
+impl TransitState {
     pub(super) const fn nr_charged(self) -> u64 {
         self.0 & COUNT_MASK
     }
@@ -90,9 +90,9 @@ impl State {
 pub(super) struct Transit(AtomicU64);
 
 impl Transit {
-    pub(super) fn load(&self) -> State {
+    pub(super) fn load(&self) -> TransitState {
         // Acquire. Pairs with: `step`.
-        State(self.0.load(Ordering::Acquire))
+        TransitState(self.0.load(Ordering::Acquire))
     }
 
     /// Moves this thread from stage `from` to stage `to`.
@@ -100,7 +100,7 @@ impl Transit {
         let by = to.weight().wrapping_sub(from.weight());
         // Release. Pairs with: `load`. A count from before a charge is visible to a thread that
         // sees the charge.
-        let before = State(self.0.fetch_add(by, Ordering::Release));
+        let before = TransitState(self.0.fetch_add(by, Ordering::Release));
         debug_assert!(
             from < Stage::Charged || before.nr_charged() > 0,
             "this thread was counted as charged"

@@ -15,8 +15,8 @@ use super::throttle::Sleepers;
 use super::{ListSizes, LruvecRef, Placement};
 use crate::cache::loom::Nothing;
 use crate::cache::{
-    Access, Area, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageFlag, PageKey,
-    Referenced, RmapAccess, RssMember, WrittenBack,
+    Access, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageFlag, PageKey, Referenced,
+    RmapAccess, RssMember, VmArea, WrittenBack,
 };
 use crate::group::{GroupNode, GroupTree, Limits};
 use crate::memmap::FrameMemory;
@@ -38,7 +38,7 @@ struct Scene {
     lruvecs: Lruvecs,
     file: Arc<FileEntry>,
     payer: GroupNode,
-    area: Arc<Area>,
+    area: Arc<VmArea>,
 }
 
 impl Scene {
@@ -73,7 +73,7 @@ impl Scene {
         scene
     }
 
-    fn access(&self, area: &Area) {
+    fn access(&self, area: &VmArea) {
         let reader = self.memory.reader(self.memory.seat());
         let held = |key: PageKey, pfn| self.cache.borrow_at(&reader, key, pfn).map(|_| ());
         assert!(self.cache.hold_mapped(area, 0, held).is_some());
@@ -131,7 +131,7 @@ impl Scene {
     }
 }
 
-fn map(cache: &PageCache, file: &Arc<FileEntry>, group: &GroupNode) -> Arc<Area> {
+fn map(cache: &PageCache, file: &Arc<FileEntry>, group: &GroupNode) -> Arc<VmArea> {
     cache.map(AreaSpec {
         file: Arc::clone(file),
         space: cache.open_space(),

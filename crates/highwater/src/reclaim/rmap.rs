@@ -36,7 +36,7 @@
 use super::Reclaim;
 use super::lists::PageType;
 use super::scan::ScanControl;
-use super::stats::Account;
+use super::stats::StatAccount;
 use crate::cache::{
     Deferred, EvictBatch, Evicted, EvictedFor, FileEntry, Referenced, RmapAccess, Unmapped,
 };
@@ -98,14 +98,14 @@ pub struct RmapStats {
 
 /// Progress of a pass: its priority, and the one it began with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Level {
+pub(super) struct PassPriority {
     pub(super) priority: u32,
     pub(super) first: u32,
 }
 
 impl RmapConfig {
     /// Returns how marks are checked.
-    fn tries(self, level: Level) -> RmapAccess {
+    fn tries(self, level: PassPriority) -> RmapAccess {
         match self.policy {
             RmapPolicy::Blocking => RmapAccess::Wait,
             RmapPolicy::Skip => RmapAccess::Try,
@@ -116,7 +116,7 @@ impl RmapConfig {
     }
 
     /// Returns how entries are cleared.
-    fn to_unmap(self, level: Level) -> RmapAccess {
+    fn to_unmap(self, level: PassPriority) -> RmapAccess {
         match (self.policy, self.quirks) {
             (RmapPolicy::Defer, _) => RmapAccess::Try,
             (RmapPolicy::Skip | RmapPolicy::Throttle, RmapQuirks::KernelFaithful) => {
@@ -149,7 +149,12 @@ impl Reclaim {
     /// Returns the accesses to an isolated page since reclaim last scanned it; clears the marks,
     /// unless they cannot be checked. If a group is short by itself (`within`), counts only
     /// accesses through mappings of the group and its descendants.
-    pub(super) fn look(&self, pfn: Pfn, level: Level, within: Option<&GroupNode>) -> Referenced {
+    pub(super) fn look(
+        &self,
+        pfn: Pfn,
+        level: PassPriority,
+        within: Option<&GroupNode>,
+    ) -> Referenced {
         let access = self.rmap.tries(level);
         // A page that is not mapped is checked without the lock.
         if self.cache.mapcount(pfn) > 0 {
@@ -179,7 +184,7 @@ impl Reclaim {
 
     /// Clears the entries of a page that this thread has isolated; returns false if the page has to
     /// stay.
-    pub(super) fn unmap(&self, pfn: Pfn, level: Level, control: &ScanControl<'_>) -> bool {
+    pub(super) fn unmap(&self, pfn: Pfn, level: PassPriority, control: &ScanControl<'_>) -> bool {
         let access = self.rmap.to_unmap(level);
         let unmap = |access| self.cache.unmap_page(pfn, access);
         if self.look_paced(access, &Unmapped::Contended, unmap) != Unmapped::Contended {
@@ -251,7 +256,7 @@ impl Reclaim {
         let short = self.lruvecs.get(to.short);
         let short = short.as_ref().unwrap_or(&lruvec);
         self.leave_shadows(&lruvec, short, std::slice::from_ref(evicted));
-        let account = Account {
+        let account = StatAccount {
             is_background: to.is_background,
             is_pool_wide: short.group().parent().is_none(),
         };
@@ -290,7 +295,7 @@ mod tests {
         // behaviour.
         use RmapAccess::{Snapshot, Try, Wait};
         let look_and_unmap = |policy, quirks, priority| {
-            let level = Level {
+            let level = PassPriority {
                 priority,
                 first: 12,
             };

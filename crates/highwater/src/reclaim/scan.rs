@@ -21,9 +21,9 @@ use super::cursor::Visit;
 use super::lists::PageType;
 use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
-use super::rmap::Level;
+use super::rmap::PassPriority;
 use super::shrink::Scratch;
-use super::stats::Account;
+use super::stats::StatAccount;
 use super::{ListSizes, LruvecRef, Reclaim};
 use crate::cache::WriteBackError;
 use crate::group::GroupNode;
@@ -71,8 +71,8 @@ impl ScanControl<'_> {
     }
 
     /// Returns the account that events are counted on.
-    pub(super) fn account(&self) -> Account {
-        Account {
+    pub(super) fn account(&self) -> StatAccount {
+        StatAccount {
             is_background: self.actor == Actor::Background,
             is_pool_wide: self.is_pool_wide(),
         }
@@ -113,7 +113,7 @@ pub(super) struct Scan<'a> {
 
 /// Parameters of one round over the lists of each group.
 pub(super) struct Round {
-    pub(super) level: Level,
+    pub(super) level: PassPriority,
     /// Lists of the target, which hold the cursor.
     pub(super) home: LruvecRef,
     /// Scan inputs that all groups share.
@@ -211,7 +211,7 @@ impl Reclaim {
         let mut priority = first;
         loop {
             let (scanned, reclaimed) = (scan.outcome.nr_scanned, scan.outcome.nr_reclaimed);
-            self.scan_round(scan, Level { priority, first });
+            self.scan_round(scan, PassPriority { priority, first });
             if self.has_enough(scan) {
                 return;
             }
@@ -232,11 +232,11 @@ impl Reclaim {
     }
 
     /// Scans the lists that the pass accepts once, at one priority.
-    fn scan_round(&self, scan: &mut Scan<'_>, level: Level) {
+    fn scan_round(&self, scan: &mut Scan<'_>, level: PassPriority) {
         let Some(round) = self.prepare(scan, level) else {
             return;
         };
-        let Level { priority, first } = level;
+        let PassPriority { priority, first } = level;
         self.stats.count_round(priority);
         // Twice at the last priority: the first round may only clear marks.
         let rounds = if priority == 0 { 2 } else { 1 };
@@ -271,7 +271,7 @@ impl Reclaim {
 
     /// Returns the parameters of a round; `None` if the target was removed. Records whether the
     /// round spares active pages.
-    fn prepare(&self, scan: &mut Scan<'_>, level: Level) -> Option<Round> {
+    fn prepare(&self, scan: &mut Scan<'_>, level: PassPriority) -> Option<Round> {
         let priority = level.priority;
         let home = self.lruvecs.of(scan.control.target)?;
         let sizes = home.subtree_sizes();

@@ -35,7 +35,7 @@ pub struct ReclaimStats {
 
 /// The account that events are counted on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Account {
+pub(super) struct StatAccount {
     /// Background reclaim, otherwise direct reclaim.
     pub(super) is_background: bool,
     /// For a shortage in the whole pool. Reclaim for a group's own limit counts only in the group's
@@ -51,7 +51,7 @@ struct Split<'a> {
 }
 
 impl Split<'_> {
-    fn count(&self, group: &GroupNode, account: Account, pages: u64) {
+    fn count(&self, group: &GroupNode, account: StatAccount, pages: u64) {
         let (actor, item) = match account.is_background {
             true => self.kswapd,
             false => self.direct,
@@ -125,7 +125,7 @@ impl ReclaimStats {
     pub(super) fn count_scanned(
         &self,
         group: &GroupNode,
-        account: Account,
+        account: StatAccount,
         page_type: PageType,
         pages: u64,
     ) {
@@ -141,7 +141,7 @@ impl ReclaimStats {
     pub(super) fn count_freed(
         &self,
         group: &GroupNode,
-        account: Account,
+        account: StatAccount,
         page_type: PageType,
         pages: u64,
     ) {
@@ -163,7 +163,7 @@ impl ReclaimStats {
     pub(super) fn count_aged(
         &self,
         group: &GroupNode,
-        account: Account,
+        account: StatAccount,
         looked_at: u64,
         deactivated: u64,
     ) {

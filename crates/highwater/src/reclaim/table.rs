@@ -18,18 +18,18 @@ static TABLE_LOCK: LockClass = LockClass::new("lruvecs", Rank::Lruvecs);
 pub(super) struct Lruvecs {
     links: Links,
     /// By group number.
-    table: RwLock<Vec<Place>>,
+    table: RwLock<Vec<LruvecPlace>>,
 }
 
 /// A group number's place in the table.
 #[derive(Debug, Default)]
-struct Place {
+struct LruvecPlace {
     lists: Option<LruvecRef>,
     /// Clock reading that the number's next group starts with.
     next_clock: u64,
 }
 
-impl Place {
+impl LruvecPlace {
     /// Removes the lists; `gap` exceeds any refault distance that counts.
     fn take(&mut self, gap: u64) -> Option<LruvecRef> {
         let former = self.lists.take()?;
@@ -55,7 +55,7 @@ impl Lruvecs {
         let mut table = self.table.write();
         let index = group.id().index();
         if table.len() <= index {
-            table.resize_with(index + 1, Place::default);
+            table.resize_with(index + 1, LruvecPlace::default);
         }
         let place = &mut table[index];
         let former = place.take(self.clock_gap());

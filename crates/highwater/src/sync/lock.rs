@@ -137,9 +137,9 @@ mod held {
     }
 
     #[derive(Debug)]
-    pub(super) struct Held(Rank, &'static str);
+    pub(super) struct HeldRank(Rank, &'static str);
 
-    impl Held {
+    impl HeldRank {
         pub(super) fn in_order(class: &'static LockClass) -> Self {
             // Thread-local handles may be dropped after this thread-local: then nothing is checked.
             let _ = HELD.try_with(|held| {
@@ -162,7 +162,7 @@ mod held {
         }
     }
 
-    impl Drop for Held {
+    impl Drop for HeldRank {
         fn drop(&mut self) {
             // A guard may be dropped during thread-local destruction; nothing to do then.
             let _ = HELD.try_with(|held| {
@@ -182,9 +182,9 @@ mod held {
     use super::LockClass;
 
     #[derive(Debug)]
-    pub(super) struct Held;
+    pub(super) struct HeldRank;
 
-    impl Held {
+    impl HeldRank {
         pub(super) fn in_order(_: &'static LockClass) -> Self {
             Self
         }
@@ -194,7 +194,7 @@ mod held {
     }
 }
 
-use held::Held;
+use held::HeldRank;
 
 #[cfg(loom)]
 use loom_raw as raw;
@@ -302,7 +302,7 @@ mod loom_raw {
 /// Takes a lock in order: first a trylock, then waiting, timed. Returns how long it waited.
 macro_rules! acquire {
     ($class:expr, $try_lock:expr, $lock:expr) => {{
-        let held = Held::in_order($class);
+        let held = HeldRank::in_order($class);
         #[cfg(loom)]
         let (raw, waited) = ($lock, None::<Duration>);
         #[cfg(not(loom))]
@@ -329,7 +329,7 @@ pub struct Mutex<T> {
 pub struct MutexGuard<'a, T> {
     // Declared before `_held`: the lock is released before its rank.
     raw: raw::MutexGuard<'a, T>,
-    _held: Held,
+    _held: HeldRank,
 }
 
 impl<T> Mutex<T> {
@@ -365,7 +365,7 @@ impl<T> Mutex<T> {
         let raw = self.raw.try_lock()?;
         Some(MutexGuard {
             raw,
-            _held: Held::any_order(self.class),
+            _held: HeldRank::any_order(self.class),
         })
     }
 }
@@ -401,14 +401,14 @@ pub struct RwLock<T> {
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T> {
     raw: raw::RwLockReadGuard<'a, T>,
-    _held: Held,
+    _held: HeldRank,
 }
 
 /// Holds a [`RwLock`] for writing.
 #[derive(Debug)]
 pub struct RwLockWriteGuard<'a, T> {
     raw: raw::RwLockWriteGuard<'a, T>,
-    _held: Held,
+    _held: HeldRank,
 }
 
 impl<T> RwLock<T> {
@@ -454,7 +454,7 @@ impl<T> RwLock<T> {
         let raw = self.raw.try_read()?;
         Some(RwLockReadGuard {
             raw,
-            _held: Held::any_order(self.class),
+            _held: HeldRank::any_order(self.class),
         })
     }
 
@@ -463,7 +463,7 @@ impl<T> RwLock<T> {
         let raw = self.raw.try_write()?;
         Some(RwLockWriteGuard {
             raw,
-            _held: Held::any_order(self.class),
+            _held: HeldRank::any_order(self.class),
         })
     }
 }

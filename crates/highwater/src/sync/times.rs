@@ -213,12 +213,12 @@ each_histogram!(Sub, sub);
 
 /// The cells of a [`Histogram`].
 #[derive(Debug)]
-struct Cells {
+struct HistogramCells {
     buckets: [StatCell; NR_BUCKETS],
     sum: StatCell,
 }
 
-impl Cells {
+impl HistogramCells {
     fn new() -> Self {
         Self {
             buckets: std::array::from_fn(|_| StatCell::new()),
@@ -248,10 +248,10 @@ impl Cells {
 /// Records the times of one lock. Its holder writes; any thread reads.
 #[derive(Debug)]
 pub struct TimeRecorder {
-    wait_ns: Cells,
-    hold_ns: Cells,
-    visit_ns: Cells,
-    work: Cells,
+    wait_ns: HistogramCells,
+    hold_ns: HistogramCells,
+    visit_ns: HistogramCells,
+    work: HistogramCells,
     /// State of the random sampling.
     draw: StatCell,
 }
@@ -279,10 +279,10 @@ impl TimeRecorder {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            wait_ns: Cells::new(),
-            hold_ns: Cells::new(),
-            visit_ns: Cells::new(),
-            work: Cells::new(),
+            wait_ns: HistogramCells::new(),
+            hold_ns: HistogramCells::new(),
+            visit_ns: HistogramCells::new(),
+            work: HistogramCells::new(),
             draw: StatCell::new(),
         }
     }
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     fn of(values: &[u64]) -> Histogram {
-        let cells = Cells::new();
+        let cells = HistogramCells::new();
         values
             .iter()
             .for_each(|&value| cells.record_alone(value, 1));

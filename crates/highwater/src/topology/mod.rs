@@ -71,7 +71,7 @@ struct Description {
     /// Indexed by CPU number.
     positions: Box<[usize]>,
     /// Indexed by CPU number; `None` if not known.
-    places: Box<[Option<Place>]>,
+    places: Box<[Option<CpuPlace>]>,
 }
 
 /// The smallest part of a machine that two CPUs share.
@@ -127,7 +127,7 @@ pub enum ParseTopologyError {
 /// Socket, cache and core of a CPU. The numbers only distinguish and order groups; the derived
 /// order compares the widest group first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct CpuPlace {
     socket: i64,
     llc: usize,
     core: usize,
@@ -202,7 +202,7 @@ impl Topology {
 
     /// Sorts the CPUs by place; those without one (holes in the numbering, offline CPUs) come last,
     /// in the order of their numbers. Numbers above the last CPU with a place do not count.
-    fn ranked(kind: TopologyKind, places: &[Option<Place>]) -> Self {
+    fn ranked(kind: TopologyKind, places: &[Option<CpuPlace>]) -> Self {
         let last = places.iter().rposition(Option::is_some);
         let places = &places[..last.map_or(places.len(), |last| last + 1)];
         let mut order: Vec<usize> = (0..places.len()).collect();
@@ -285,9 +285,9 @@ impl Topology {
 }
 
 /// Returns places with one core for each CPU, behind one cache.
-fn flat_places(nr_cpus: usize) -> Vec<Option<Place>> {
+fn flat_places(nr_cpus: usize) -> Vec<Option<CpuPlace>> {
     let place = |core| {
-        Some(Place {
+        Some(CpuPlace {
             socket: 0,
             llc: 0,
             core,
@@ -341,9 +341,9 @@ impl FromStr for Topology {
             let core = cpu / threads;
             let llc = core / cores;
             let socket = i64::try_from(llc / llcs).ok()?;
-            Some(Place { socket, llc, core })
+            Some(CpuPlace { socket, llc, core })
         };
-        let places: Vec<Option<Place>> = (0..nr_cpus).map(place).collect();
+        let places: Vec<Option<CpuPlace>> = (0..nr_cpus).map(place).collect();
         Ok(Self::ranked(TopologyKind::Synthetic, &places))
     }
 }

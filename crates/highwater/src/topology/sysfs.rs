@@ -26,7 +26,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 
-use super::{CPUS_MAX, Place};
+use super::{CPUS_MAX, CpuPlace};
 
 /// A file that could not be used, with the reason.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(super) fn nr_possible(files: &(impl Files + ?Sized)) -> Result<usize, Unread
 pub(super) fn places(
     files: &(impl Files + ?Sized),
     nr_cpus: usize,
-) -> Result<Vec<Option<Place>>, Unreadable> {
+) -> Result<Vec<Option<CpuPlace>>, Unreadable> {
     if let Ok(survey) = Survey::take(files, nr_cpus)
         && survey.is_settled
     {
@@ -90,7 +90,7 @@ pub(super) fn places(
 
 /// The places of all CPUs in one reading.
 struct Survey {
-    places: Vec<Option<Place>>,
+    places: Vec<Option<CpuPlace>>,
     /// Whether the same CPUs were online throughout.
     is_settled: bool,
 }
@@ -99,7 +99,7 @@ impl Survey {
     fn take(files: &(impl Files + ?Sized), nr_cpus: usize) -> Result<Self, Unreadable> {
         let online = CpuList::read(files, "online")?;
         online.check_below(nr_cpus, "online")?;
-        let mut groups = Groups::new(files, nr_cpus);
+        let mut groups = CpuGroups::new(files, nr_cpus);
         let mut places = vec![None; nr_cpus];
         let mut vanished = None;
         for cpu in online.iter() {
@@ -129,7 +129,7 @@ fn has_vanished(files: &(impl Files + ?Sized), cpu: usize) -> bool {
 }
 
 /// The cores and last-level caches seen so far, each read once.
-struct Groups<'a, F: ?Sized> {
+struct CpuGroups<'a, F: ?Sized> {
     files: &'a F,
     cores: Members,
     llcs: Members,
@@ -137,7 +137,7 @@ struct Groups<'a, F: ?Sized> {
     sockets: Vec<Option<i64>>,
 }
 
-impl<'a, F: Files + ?Sized> Groups<'a, F> {
+impl<'a, F: Files + ?Sized> CpuGroups<'a, F> {
     fn new(files: &'a F, nr_cpus: usize) -> Self {
         Self {
             files,
@@ -147,7 +147,7 @@ impl<'a, F: Files + ?Sized> Groups<'a, F> {
         }
     }
 
-    fn place(&mut self, cpu: usize) -> Result<Place, Unreadable> {
+    fn place(&mut self, cpu: usize) -> Result<CpuPlace, Unreadable> {
         let files = self.files;
         let topology = format!("cpu{cpu}/topology");
         let siblings = || Ok(format!("{topology}/thread_siblings_list"));
@@ -159,7 +159,7 @@ impl<'a, F: Files + ?Sized> Groups<'a, F> {
         self.sockets[core] = Some(socket);
         let sharers = || last_level_cache(files, &format!("cpu{cpu}/cache"));
         let llc = self.llcs.group_of(files, cpu, sharers)?;
-        Ok(Place { socket, llc, core })
+        Ok(CpuPlace { socket, llc, core })
     }
 }
 

@@ -21,13 +21,13 @@ pub struct ChosenGroup {
 }
 
 /// The childless groups below a target.
-struct Leaves<'a, F> {
+struct LeafCandidates<'a, F> {
     groups: &'a GroupTree,
     target: &'a GroupNode,
     is_spared: F,
 }
 
-impl<F: Fn(GroupKey) -> bool> Candidates for Leaves<'_, F> {
+impl<F: Fn(GroupKey) -> bool> Candidates for LeafCandidates<'_, F> {
     type Id = GroupKey;
 
     fn for_each(&self, mut visit: impl FnMut(GroupKey, &Standing)) {
@@ -72,7 +72,7 @@ pub fn select(
     policy: &Policy,
     selector: &mut Selector<GroupKey>,
 ) -> Decision<ChosenGroup, GroupNode> {
-    let leaves = Leaves {
+    let leaves = LeafCandidates {
         groups,
         target,
         is_spared,

@@ -12,7 +12,7 @@ pub(super) const UNSURE: i64 = i64::MIN;
 
 /// A candidate and its bounds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<Id> {
+pub(super) struct RankEntry<Id> {
     pub(super) upper: i64,
     pub(super) lower: i64,
     pub(super) id: Id,
@@ -21,24 +21,24 @@ pub(super) struct Entry<Id> {
 
 /// An upper bound and its candidate. Greater ranks come later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rank<Id> {
+pub(super) struct CandidateRank<Id> {
     pub(super) upper: i64,
     pub(super) id: Id,
 }
 
-impl<Id: Ord> Ord for Rank<Id> {
+impl<Id: Ord> Ord for CandidateRank<Id> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.upper.cmp(&self.upper).then(self.id.cmp(&other.id))
     }
 }
 
-impl<Id: Ord> PartialOrd for Rank<Id> {
+impl<Id: Ord> PartialOrd for CandidateRank<Id> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<Id: Copy> Entry<Id> {
+impl<Id: Copy> RankEntry<Id> {
     pub(super) fn new(policy: &Policy, id: Id, upper: i64, standing: &Standing) -> Self {
         let lower = if standing.usage.low >= policy.floor {
             policy.badness(standing, standing.usage.low).min(upper)
@@ -53,30 +53,30 @@ impl<Id: Copy> Entry<Id> {
         }
     }
 
-    pub(super) fn rank(&self) -> Rank<Id> {
-        Rank {
+    pub(super) fn rank(&self) -> CandidateRank<Id> {
+        CandidateRank {
             upper: self.upper,
             id: self.id,
         }
     }
 }
 
-impl<Id: Copy + Ord> Ord for Entry<Id> {
+impl<Id: Copy + Ord> Ord for RankEntry<Id> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank().cmp(&other.rank())
     }
 }
 
-impl<Id: Copy + Ord> PartialOrd for Entry<Id> {
+impl<Id: Copy + Ord> PartialOrd for RankEntry<Id> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<Id: Copy + Ord> PartialEq for Entry<Id> {
+impl<Id: Copy + Ord> PartialEq for RankEntry<Id> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<Id: Copy + Ord> Eq for Entry<Id> {}
+impl<Id: Copy + Ord> Eq for RankEntry<Id> {}

@@ -8,13 +8,13 @@
 use crate::units::Bytes;
 
 use super::choice::{Census, Choice, Decision, Proof, RunnerUp};
-use super::rank::{Entry, Rank, UNSURE};
+use super::rank::{CandidateRank, RankEntry, UNSURE};
 use super::{Candidates, Policy};
 
 /// A candidate and its badness: exact if it was read, otherwise a lower bound.
 #[derive(Clone, Copy)]
 struct Best<Id> {
-    entry: Entry<Id>,
+    entry: RankEntry<Id>,
     exact: Option<Bytes>,
     badness: i64,
 }
@@ -25,7 +25,7 @@ pub(super) struct Search<'a, C: Candidates> {
     policy: &'a Policy,
     census: Census,
     /// The candidate of the highest lower bound, until it is read.
-    surest: Option<Entry<C::Id>>,
+    surest: Option<RankEntry<C::Id>>,
     /// A candidate that was read early, and is skipped at its turn.
     early: Option<C::Id>,
     /// The worst candidate read.
@@ -43,7 +43,7 @@ impl<Id: Copy + Ord> Best<Id> {
 /// The end of a search.
 pub(super) struct End<Id> {
     /// The first rank that was not read, other than the victim's own.
-    pub(super) rival: Option<Rank<Id>>,
+    pub(super) rival: Option<CandidateRank<Id>>,
 }
 
 impl<'a, C: Candidates> Search<'a, C> {
@@ -53,7 +53,7 @@ impl<'a, C: Candidates> Search<'a, C> {
         candidates: &'a C,
         policy: &'a Policy,
         census: Census,
-        surest: Option<Entry<C::Id>>,
+        surest: Option<RankEntry<C::Id>>,
     ) -> Self {
         Self {
             candidates,
@@ -75,12 +75,12 @@ impl<'a, C: Candidates> Search<'a, C> {
     /// needed.
     pub(super) fn settled_at_once(
         &self,
-        entries: &[Entry<C::Id>],
-        left_out: Option<Rank<C::Id>>,
+        entries: &[RankEntry<C::Id>],
+        left_out: Option<CandidateRank<C::Id>>,
     ) -> Option<End<C::Id>> {
         let leader = self.leader()?.entry.id;
         let others = entries.iter().filter(|entry| entry.id != leader);
-        let rival = others.map(Entry::rank).min().or(left_out);
+        let rival = others.map(RankEntry::rank).min().or(left_out);
         let is_settled = rival.is_none_or(|rival| self.is_over(&rival));
         (is_settled && self.victim_to_read().is_none()).then_some(End { rival })
     }
@@ -89,8 +89,8 @@ impl<'a, C: Candidates> Search<'a, C> {
     /// were read. `left_out` is the first rank after those of `entries`.
     pub(super) fn read_best_first(
         &mut self,
-        entries: &[Entry<C::Id>],
-        left_out: Option<Rank<C::Id>>,
+        entries: &[RankEntry<C::Id>],
+        left_out: Option<CandidateRank<C::Id>>,
     ) -> Option<End<C::Id>> {
         for (at, entry) in entries.iter().enumerate() {
             if self.early == Some(entry.id) {
@@ -99,7 +99,7 @@ impl<'a, C: Candidates> Search<'a, C> {
             let rival = if self.leads_unread(entry.id) {
                 let later = entries[at + 1..].iter();
                 let mut others = later.filter(|other| self.early != Some(other.id));
-                others.next().map(Entry::rank).or(left_out)
+                others.next().map(RankEntry::rank).or(left_out)
             } else {
                 Some(entry.rank())
             };
@@ -122,7 +122,7 @@ impl<'a, C: Candidates> Search<'a, C> {
 
     /// Returns whether the search ends before it reads `rival`, the first of the rest. Reads the
     /// victim, if the policy demands it and it was not read yet.
-    pub(super) fn ends_before(&mut self, rival: Option<Rank<C::Id>>) -> bool {
+    pub(super) fn ends_before(&mut self, rival: Option<CandidateRank<C::Id>>) -> bool {
         let is_over = |search: &Self| rival.is_none_or(|rival| search.is_over(&rival));
         if !is_over(self) {
             return false;
@@ -153,14 +153,14 @@ impl<'a, C: Candidates> Search<'a, C> {
     }
 
     /// Returns the leader, if it must be read although no candidate can beat it.
-    fn victim_to_read(&self) -> Option<Entry<C::Id>> {
+    fn victim_to_read(&self) -> Option<RankEntry<C::Id>> {
         let may_read = self.policy.reads_victim && self.census.reads < self.policy.reads_max;
         let leader = self.leader().filter(|_| may_read)?;
         leader.exact.is_none().then_some(leader.entry)
     }
 
     /// Returns whether a candidate of `rank`, and thus all after it, need not be read.
-    fn is_over(&self, rank: &Rank<C::Id>) -> bool {
+    fn is_over(&self, rank: &CandidateRank<C::Id>) -> bool {
         let Some(leader) = self.leader() else {
             return self.census.reads >= self.census.scanned;
         };
@@ -178,19 +178,19 @@ impl<'a, C: Candidates> Search<'a, C> {
 
     /// Returns the candidate of the highest lower bound, if `entry` would be the last read and no
     /// read so far reaches that bound.
-    fn surest_instead_of(&self, entry: &Entry<C::Id>) -> Option<Entry<C::Id>> {
+    fn surest_instead_of(&self, entry: &RankEntry<C::Id>) -> Option<RankEntry<C::Id>> {
         let is_last = self.census.reads.saturating_add(1) >= self.policy.reads_max;
         let leader = self.leader().filter(|_| is_last)?;
         (leader.exact.is_none() && leader.entry.id != entry.id).then_some(leader.entry)
     }
 
-    fn read_early(&mut self, entry: &Entry<C::Id>) {
+    fn read_early(&mut self, entry: &RankEntry<C::Id>) {
         debug_assert!(self.early.is_none(), "one candidate is read out of turn");
         self.early = Some(entry.id);
         self.read(entry);
     }
 
-    fn read(&mut self, entry: &Entry<C::Id>) {
+    fn read(&mut self, entry: &RankEntry<C::Id>) {
         self.census.reads += 1;
         if self.surest.is_some_and(|surest| surest.id == entry.id) {
             self.surest = None;
@@ -228,7 +228,10 @@ impl<'a, C: Candidates> Search<'a, C> {
     }
 
     /// Returns the decision, where `rival` is the first rank that was not read.
-    pub(super) fn conclude(self, rival: Option<Rank<C::Id>>) -> Decision<Choice<C::Id>, C::Id> {
+    pub(super) fn conclude(
+        self,
+        rival: Option<CandidateRank<C::Id>>,
+    ) -> Decision<Choice<C::Id>, C::Id> {
         let Some(leader) = self.leader() else {
             return Decision::Nobody(self.census);
         };

@@ -7,7 +7,7 @@ use std::mem;
 use crate::units::{Bytes, Estimate, OomScoreAdj};
 
 use super::choice::{Census, Choice, Decision};
-use super::rank::{Entry, Rank, UNSURE};
+use super::rank::{CandidateRank, RankEntry, UNSURE};
 use super::search::Search;
 use super::{Candidates, Policy, Standing, State};
 
@@ -45,18 +45,18 @@ use super::{Candidates, Policy, Standing, State};
 /// ```
 pub struct Selector<Id> {
     /// Empty between calls, with its capacity.
-    entries: Vec<Entry<Id>>,
+    entries: Vec<RankEntry<Id>>,
 }
 
 /// The reserved entries as a heap whose greatest is the last in rank. Returned to their place on
 /// drop, also if a candidate's code panics.
 struct Lent<'a, Id: Copy + Ord> {
-    heap: BinaryHeap<Entry<Id>>,
-    place: &'a mut Vec<Entry<Id>>,
+    heap: BinaryHeap<RankEntry<Id>>,
+    place: &'a mut Vec<RankEntry<Id>>,
 }
 
 impl<'a, Id: Copy + Ord> Lent<'a, Id> {
-    fn new(place: &'a mut Vec<Entry<Id>>) -> Self {
+    fn new(place: &'a mut Vec<RankEntry<Id>>) -> Self {
         Self {
             heap: BinaryHeap::from(mem::take(place)),
             place,
@@ -71,13 +71,13 @@ impl<Id: Copy + Ord> Drop for Lent<'_, Id> {
 }
 
 /// Results of one pass.
-struct Pass<Id> {
+struct SelectPass<Id> {
     census: Census,
     /// The highest lower bound, with ties to the lowest number; none below [`UNSURE`].
-    surest: Option<Entry<Id>>,
+    surest: Option<RankEntry<Id>>,
     dying: Option<(Id, Estimate<Bytes>)>,
     /// The first rank that was not kept.
-    left_out: Option<Rank<Id>>,
+    left_out: Option<CandidateRank<Id>>,
     /// Upper bounds below this do not affect the result.
     dull_below: i64,
 }
@@ -156,14 +156,14 @@ impl<Id: Copy + Ord> Selector<Id> {
         &mut self,
         candidates: &C,
         policy: &Policy,
-        cursor: Option<Rank<Id>>,
-    ) -> Pass<Id> {
+        cursor: Option<CandidateRank<Id>>,
+    ) -> SelectPass<Id> {
         self.entries.clear();
         let room = self.entries.capacity();
         let room = room.min(policy.reads_max.saturating_add(1));
         let mut lent = Lent::new(&mut self.entries);
         let kept = &mut lent.heap;
-        let mut pass = Pass::new();
+        let mut pass = SelectPass::new();
         candidates.for_each(|id, standing| {
             pass.census.scanned += 1;
             if !pass.is_eligible(policy, id, standing) {
@@ -175,7 +175,7 @@ impl<Id: Copy + Ord> Selector<Id> {
             if upper < pass.dull_below {
                 return;
             }
-            let entry = Entry::new(policy, id, upper, standing);
+            let entry = RankEntry::new(policy, id, upper, standing);
             pass.weigh(&entry);
             if cursor.is_none_or(|cursor| entry.rank() > cursor) {
                 pass.keep(kept, room, entry);
@@ -186,7 +186,7 @@ impl<Id: Copy + Ord> Selector<Id> {
     }
 }
 
-impl<Id: Copy + Ord> Pass<Id> {
+impl<Id: Copy + Ord> SelectPass<Id> {
     fn new() -> Self {
         Self {
             census: Census {
@@ -226,7 +226,7 @@ impl<Id: Copy + Ord> Pass<Id> {
     }
 
     /// Compares a candidate's lower bound with the highest.
-    fn weigh(&mut self, entry: &Entry<Id>) {
+    fn weigh(&mut self, entry: &RankEntry<Id>) {
         let known = self.surest.map_or(UNSURE, |surest| surest.lower);
         self.census.in_reach += usize::from(entry.upper >= known);
         let is_surer = entry.lower > known
@@ -240,7 +240,7 @@ impl<Id: Copy + Ord> Pass<Id> {
     }
 
     /// Keeps a candidate if it is among the first `room` ranks so far.
-    fn keep(&mut self, kept: &mut BinaryHeap<Entry<Id>>, room: usize, entry: Entry<Id>) {
+    fn keep(&mut self, kept: &mut BinaryHeap<RankEntry<Id>>, room: usize, entry: RankEntry<Id>) {
         if kept.len() < room {
             debug_assert!(
                 kept.len() < kept.capacity(),

@@ -1,6 +1,8 @@
 //! Rules about code: layer order, the fence around `unsafe`, the one door to atomics, locks and
 //! threads, the partners of memory orderings, and names.
 
+use std::collections::BTreeMap;
+
 use super::lexer::{Lexed, Token};
 use super::tree::{CORE, File, Finding, Tree};
 
@@ -34,6 +36,9 @@ const PARTS: &[(&str, &[&[&str]])] = &[(
         &["api"],
     ],
 )];
+
+/// Types that two files define, of which the platform selects one: the rseq area.
+const ALTERNATIVES: &[&str] = &["Area"];
 
 /// The modules of the core that may hold `unsafe`.
 const UNSAFE_MODULES: &[&str] = &["memmap", "percpu"];
@@ -177,6 +182,68 @@ fn declared_by<'a>(tree: &'a Tree, path: &str) -> Vec<&'a str> {
             .or(name.strip_prefix("pub(super) mod "))
     });
     declared.collect()
+}
+
+/// One name, one thing: no two files of the core define a type, trait or alias of the same name.
+/// Left out are tests, stand-ins for the model checker, and two of one file: alternatives.
+pub(crate) fn type_names(tree: &Tree) -> Vec<Finding> {
+    let (mut findings, mut first) = (Vec::new(), BTreeMap::new());
+    let left_out = test_modules(tree);
+    for (file, lexed) in tree.rust() {
+        let is_test = |prefix: &String| file.path.starts_with(prefix);
+        if file.in_core_src().is_none() || left_out.iter().any(is_test) {
+            continue;
+        }
+        let test_lines = lexed.test_lines();
+        for pair in lexed.tokens().windows(2) {
+            let [(offset, Token::Word(keyword)), (_, Token::Word(name))] = *pair else {
+                continue;
+            };
+            let line = lexed.line_of(offset);
+            let defines = match keyword {
+                "struct" | "enum" | "trait" | "union" => true,
+                // One that is indented belongs to a trait or an implementation.
+                "type" => !lexed.code.lines().nth(line - 1).unwrap().starts_with(' '),
+                _ => false,
+            };
+            if !defines || test_lines[line] || ALTERNATIVES.contains(&name) {
+                continue;
+            }
+            let other: &String = first.entry(name.to_owned()).or_insert(file.path.clone());
+            if *other != file.path {
+                let message =
+                    format!("`{name}` is defined in {other}, too: give one a name of its own");
+                findings.push(file.finding(line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the path, without its end, of each module of the core that is declared for tests or for
+/// the model checker only.
+fn test_modules(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for (file, lexed) in tree.rust().filter(|(file, _)| file.in_core_src().is_some()) {
+        let folder = file.path.trim_end_matches(".rs").trim_end_matches("/mod");
+        let folder = folder.trim_end_matches("/lib");
+        let lines = lexed
+            .code
+            .lines()
+            .zip(lexed.test_lines().into_iter().skip(1));
+        let mut is_model = false;
+        for (line, is_test) in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let [.., "mod", name] = words[..]
+                && let Some(name) = name.strip_suffix(';')
+                && (is_test || is_model)
+            {
+                found.extend([format!("{folder}/{name}.rs"), format!("{folder}/{name}/")]);
+            }
+            is_model = line.trim() == "#[cfg(loom)]";
+        }
+    }
+    found
 }
 
 /// `unsafe` is allowed only in the two fenced modules, and in a test or bench of the core, or a

@@ -23,13 +23,13 @@ pub(crate) const fn plant(
 }
 
 const UNITS: &str = "crates/highwater/src/units.rs";
-const FRAME: &str = "crates/highwater/src/frame/mod.rs";
-const BUDDY: &str = "crates/highwater/src/frame/buddy.rs";
+pub(super) const FRAME: &str = "crates/highwater/src/frame/mod.rs";
+pub(super) const BUDDY: &str = "crates/highwater/src/frame/buddy.rs";
 const PERCPU: &str = "crates/highwater/src/percpu/mod.rs";
 const LIB: &str = "crates/highwater/src/lib.rs";
 const LIMITS: &str = "crates/highwater/tests/limits.rs";
 const EXTERNAL: &str = "benches-external/allocators/src/main.rs";
-const LAB: &str = "crates/highwater-lab/src/lib.rs";
+pub(super) const LAB: &str = "crates/highwater-lab/src/lib.rs";
 const HELLO: &str = "crates/highwater/examples/hello.rs";
 
 /// A file of a place of which `prose_rules` allows nothing.
@@ -98,47 +98,6 @@ pub(crate) const PLANTED: &[Planted] = &[
             (BUDDY, "//! B.\nuse super::cache;\nuse crate::frame::pcp;\n"),
             (LIB, "//! L.\npub use crate::manager::Manager;\n"),
             (LAB, "//! L.\nuse crate::manager::anything;\n"),
-        ],
-        &[],
-    ),
-    // Layers inside a module.
-    plant(
-        "parts",
-        &[
-            (
-                "crates/highwater/src/group/state/cell.rs",
-                "//! C.\nuse super::super::charge::take;\nuse super::tree::Groups;\nuse crate::group::api::GroupNode;\nuse crate::group::GroupNode;\n",
-            ),
-            (
-                "crates/highwater/src/group/state/mod.rs",
-                "//! S.\nmod cell;\nmod tree;\nuse super::tree::create;\n",
-            ),
-            ("crates/highwater/src/group/extra.rs", "//! E.\n"),
-        ],
-        &[
-            ("crates/highwater/src/group/state/cell.rs", 2),
-            ("crates/highwater/src/group/state/cell.rs", 3),
-            ("crates/highwater/src/group/state/cell.rs", 4),
-            ("crates/highwater/src/group/state/cell.rs", 5),
-            ("crates/highwater/src/group/state/mod.rs", 4),
-            ("crates/highwater/src/group/extra.rs", 1),
-        ],
-    ),
-    plant(
-        "parts",
-        &[
-            (
-                "crates/highwater/src/group/state/tree.rs",
-                "//! T.\nuse super::cell::Cell;\nuse crate::group::stat::Stat;\n#[cfg(test)]\nmod tests {\n    use crate::group::GroupTree;\n}\n",
-            ),
-            (
-                "crates/highwater/src/group/state/mod.rs",
-                "//! S.\nmod cell;\nmod tree;\npub(super) use tree::Groups;\n",
-            ),
-            (
-                "crates/highwater/src/group/mod.rs",
-                "//! G.\npub use api::GroupTree;\n",
-            ),
         ],
         &[],
     ),

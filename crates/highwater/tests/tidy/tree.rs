@@ -79,10 +79,8 @@ impl File {
     /// Returns whether the file holds only tests: unit tests and models in `src/`, or `tests/`.
     pub(crate) fn is_test_file(&self) -> bool {
         let name = self.path.rsplit('/').next();
-        let has_test_name = |name: &str| {
-            matches!(name, "tests.rs" | "loom.rs" | "loom_wait.rs" | "model.rs")
-                || name.ends_with("_tests.rs")
-        };
+        let has_test_name =
+            |name: &str| matches!(name, "tests.rs" | "loom.rs") || name.ends_with("_tests.rs");
         name.is_some_and(has_test_name) || self.path.contains("/tests/")
     }
 }

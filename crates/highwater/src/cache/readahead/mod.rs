@@ -92,7 +92,7 @@ pub(super) struct Miss {
 
 /// The longest window, and the read pattern.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct WindowBounds {
     /// Maximum pages of a window; below 2, there is no readahead.
     pub(super) max: u64,
     /// Pages of the file.
@@ -117,7 +117,7 @@ impl Stream {
     pub(super) fn on_miss(
         &mut self,
         miss: Miss,
-        bounds: Bounds,
+        bounds: WindowBounds,
         cached_before: impl FnOnce(u64) -> u64,
     ) -> Window {
         let Miss { page, asked, last } = miss;
@@ -149,7 +149,7 @@ impl Stream {
     pub(super) fn on_mark(
         &mut self,
         page: u64,
-        bounds: Bounds,
+        bounds: WindowBounds,
         first_missing: impl FnOnce(u64, u64) -> Option<u64>,
     ) -> Option<Window> {
         let max = bounds.max_of_pattern();
@@ -198,7 +198,7 @@ impl Stream {
         page.checked_sub(self.start).is_some_and(|at| at < self.len)
     }
 
-    fn begins_at(&self, page: u64, asked: u64, last: Option<u64>, bounds: Bounds) -> bool {
+    fn begins_at(&self, page: u64, asked: u64, last: Option<u64>, bounds: WindowBounds) -> bool {
         let is_next = last.is_some_and(|last| page == last || page == last.saturating_add(1));
         page == 0 || is_next || asked > 1 || bounds.pattern == ReadPattern::Sequential
     }
@@ -211,7 +211,7 @@ impl Stream {
         self.end() - self.ahead
     }
 
-    fn window(&mut self, bounds: Bounds) -> Window {
+    fn window(&mut self, bounds: WindowBounds) -> Window {
         let window = bounds.cut(
             self.start..self.end(),
             (self.ahead > 0).then_some(self.mark()),
@@ -221,7 +221,7 @@ impl Stream {
     }
 }
 
-impl Bounds {
+impl WindowBounds {
     fn max_of_pattern(&self) -> u64 {
         match self.pattern {
             ReadPattern::Sequential => self.max.saturating_mul(2),
@@ -266,7 +266,7 @@ fn next_len(len: u64, max: u64) -> u64 {
 /// read at worst as much as each would have read alone.
 #[derive(Debug)]
 pub struct Readahead {
-    state: Mutex<State>,
+    state: Mutex<ReadaheadState>,
     /// The page of the last access, plus one; 0 before the first. Written and read by: readers.
     /// Publishes: nothing; a page that is mistaken for the successor of another thread's costs a
     /// window of the smallest size.
@@ -274,14 +274,14 @@ pub struct Readahead {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReadaheadState {
     stream: Stream,
     pattern: ReadPattern,
 }
 
-impl State {
-    fn bounds(&self, file: &FileEntry, max: Pages) -> Bounds {
-        Bounds {
+impl ReadaheadState {
+    fn bounds(&self, file: &FileEntry, max: Pages) -> WindowBounds {
+        WindowBounds {
             max: max.0,
             file: file.pages(),
             pattern: self.pattern,
@@ -292,7 +292,7 @@ impl State {
 impl Default for Readahead {
     fn default() -> Self {
         Self {
-            state: Mutex::new(&READAHEAD_LOCK, State::default()),
+            state: Mutex::new(&READAHEAD_LOCK, ReadaheadState::default()),
             last: AtomicU64::new(0),
         }
     }

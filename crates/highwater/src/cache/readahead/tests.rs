@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Bounds, Miss, ReadPattern, Stream, Window};
+use super::{Miss, ReadPattern, Stream, Window, WindowBounds};
 
 const FILE: u64 = 10_000;
 
 /// A file's pages in a cache, and one handle that reads them.
 struct Handle {
     stream: Stream,
-    bounds: Bounds,
+    bounds: WindowBounds,
     last: Option<u64>,
     /// Pages in the cache, and whether they are marked.
     cached: BTreeMap<u64, bool>,
@@ -23,7 +23,7 @@ impl Handle {
     fn new(max: u64, pattern: ReadPattern) -> Self {
         Self {
             stream: Stream::default(),
-            bounds: Bounds {
+            bounds: WindowBounds {
                 max,
                 file: FILE,
                 pattern,

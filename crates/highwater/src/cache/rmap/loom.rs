@@ -14,7 +14,7 @@ struct Scene {
     cache: PageCache,
     file: Arc<FileEntry>,
     groups: GroupTree,
-    area: Arc<Area>,
+    area: Arc<VmArea>,
 }
 
 impl Scene {
@@ -46,7 +46,7 @@ impl Scene {
     }
 
     /// Accesses page 0 through an area; returns the byte read.
-    fn access(&self, area: &Area) -> Option<u8> {
+    fn access(&self, area: &VmArea) -> Option<u8> {
         if self.file.id().is_writable() {
             let held = |key, pfn| self.cache.latch_at(key, pfn);
             return self.cache.hold_mapped(area, 0, held).map(|page| page[0]);
@@ -75,7 +75,7 @@ impl Scene {
 
     /// Returns the number of entries that name frame 0, which must agree with its mapcount and the
     /// resident set.
-    fn check(&self, areas: &[&Area]) -> u32 {
+    fn check(&self, areas: &[&VmArea]) -> u32 {
         let named = areas.iter().filter(|area| {
             let entry = area.table.get(0).pfn();
             assert!(entry.is_none_or(|pfn| pfn == Pfn(0)));
@@ -91,7 +91,7 @@ impl Scene {
     }
 }
 
-fn map(cache: &PageCache, file: &Arc<FileEntry>, groups: &GroupTree) -> Arc<Area> {
+fn map(cache: &PageCache, file: &Arc<FileEntry>, groups: &GroupTree) -> Arc<VmArea> {
     cache.map(AreaSpec {
         file: Arc::clone(file),
         space: cache.open_space(),

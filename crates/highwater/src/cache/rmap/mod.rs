@@ -29,8 +29,8 @@
 //!    entry only if it was installed after the walk began; that one is seen by its count in 3. The
 //!    invariant does not need the lock: it is there because the kernel has it, and reclaim policies
 //!    differ in how they treat it.
-//! 5. *Area's end*. A snapshot keeps its areas alive. Their entries are holes by then, which no
-//!    thread installs in or clears again, so a late walker counts nothing.
+//! 5. *The end of an area*. A snapshot keeps its areas alive. Their entries are holes by then,
+//!    which no thread installs in or clears again, so a late walker counts nothing.
 //!
 //! Checked by the models in `loom` (`an_entry_installed_during_an_eviction_keeps_the_page` and
 //! those beside it).
@@ -49,7 +49,7 @@ mod tests;
 use std::fmt;
 use std::ops::Range;
 
-use super::area::{Area, AreaFlag, AreaSpec};
+use super::area::{AreaFlag, AreaSpec, VmArea};
 use super::key::PageKey;
 use super::space::RssMember;
 use super::table::{Entry, Left};
@@ -153,7 +153,7 @@ impl Rmap {
     }
 
     /// Returns the areas, each once.
-    fn areas(&self) -> Vec<Arc<Area>> {
+    fn areas(&self) -> Vec<Arc<VmArea>> {
         let mut areas = Vec::new();
         tree::for_each(&self.snapshot(), &mut |_, area| {
             areas.push(Arc::clone(area))
@@ -230,8 +230,8 @@ impl PageCache {
     /// # Cost
     ///
     /// The file's rmap lock, and a copy of O(log n) nodes of its tree.
-    pub fn map(&self, spec: AreaSpec) -> Arc<Area> {
-        let area = Arc::new(Area::new(spec, self.area_numbers.next(), self.young_max));
+    pub fn map(&self, spec: AreaSpec) -> Arc<VmArea> {
+        let area = Arc::new(VmArea::new(spec, self.area_numbers.next(), self.young_max));
         let pages = area.parts.lock().first().cloned();
         let file = Arc::clone(area.file());
         let rmap = &file.rmap;
@@ -254,7 +254,7 @@ impl PageCache {
     /// When the range is not within the area.
     pub fn unmap(
         &self,
-        area: &Arc<Area>,
+        area: &Arc<VmArea>,
         pages: Range<u64>,
         mut leaving: impl FnMut(Pfn, WasYoung),
     ) {
@@ -291,7 +291,7 @@ impl PageCache {
     /// # Panics
     ///
     /// When the range is not within the area.
-    pub fn zap(&self, area: &Area, pages: Range<u64>, mut leaving: impl FnMut(Pfn, WasYoung)) {
+    pub fn zap(&self, area: &VmArea, pages: Range<u64>, mut leaving: impl FnMut(Pfn, WasYoung)) {
         assert!(
             pages.start <= pages.end && pages.end <= area.pages(),
             "pages {pages:?} of {area:?}"
@@ -301,7 +301,7 @@ impl PageCache {
     }
 
     /// Calls `leaving` with a page that an area had in a frame, then lowers its count.
-    fn let_go(&self, area: &Area, was: Entry, leaving: &mut impl FnMut(Pfn, WasYoung)) {
+    fn let_go(&self, area: &VmArea, was: Entry, leaving: &mut impl FnMut(Pfn, WasYoung)) {
         if let Some(pfn) = was.pfn() {
             leaving(pfn, WasYoung(was.young() > 0));
         }
@@ -320,7 +320,7 @@ impl PageCache {
     }
 
     /// Calls `visit` with the frame of every page that an area has in one at this moment.
-    pub fn for_each_mapped(&self, area: &Area, mut visit: impl FnMut(Pfn)) {
+    pub fn for_each_mapped(&self, area: &VmArea, mut visit: impl FnMut(Pfn)) {
         area.table
             .for_each(|_, entry| entry.pfn().into_iter().for_each(&mut visit));
     }
@@ -451,7 +451,7 @@ impl PageCache {
         &self,
         pfn: Pfn,
         access: RmapAccess,
-        mut visit: impl FnMut(&Area, u64),
+        mut visit: impl FnMut(&VmArea, u64),
     ) -> Result<(), Contended> {
         if self.mapcount(pfn) == 0 {
             return Ok(());

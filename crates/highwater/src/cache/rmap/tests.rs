@@ -70,14 +70,14 @@ fn the_tree_agrees_with_a_list() {
     let scene = Scene::new();
     let mut rng = crate::seed::rng(31);
     let mut tree: Tree = None;
-    let mut list: Vec<(Range<u64>, Arc<Area>)> = Vec::new();
+    let mut list: Vec<(Range<u64>, Arc<VmArea>)> = Vec::new();
     let stab = |tree: &Tree, page| {
         let mut found = Vec::new();
         tree::for_each_of(tree, page, &mut |area| found.push(area.number()));
         found.sort_unstable();
         found
     };
-    let stab_list = |list: &[(Range<u64>, Arc<Area>)], page| {
+    let stab_list = |list: &[(Range<u64>, Arc<VmArea>)], page| {
         let areas = list.iter().filter(|(pages, _)| pages.contains(&page));
         let mut found: Vec<u64> = areas.map(|(_, area)| area.number()).collect();
         found.sort_unstable();
@@ -89,7 +89,7 @@ fn the_tree_agrees_with_a_list() {
             let start = rng.u64(..1000);
             let most = if rng.bool() { 4 } else { 500 };
             let pages = start..start + 1 + rng.u64(..most);
-            let area = Arc::new(Area::new(scene.spec(pages.clone()), step, 1));
+            let area = Arc::new(VmArea::new(scene.spec(pages.clone()), step, 1));
             tree = tree::with(&tree, pages.clone(), &area);
             list.push((pages, area));
         } else {

@@ -14,17 +14,17 @@
 
 use std::ops::Range;
 
-use super::super::area::Area;
+use super::super::area::VmArea;
 use crate::sync::Arc;
 
 /// A tree; may be empty.
-pub(super) type Tree = Option<Arc<Node>>;
+pub(super) type Tree = Option<Arc<RmapNode>>;
 
 /// A range of a file that an area maps.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct RmapNode {
     pages: Range<u64>,
-    area: Arc<Area>,
+    area: Arc<VmArea>,
     weight: u64,
     /// The greatest end of a range in this subtree.
     reach: u64,
@@ -32,7 +32,7 @@ pub(super) struct Node {
     behind: Tree,
 }
 
-impl Node {
+impl RmapNode {
     fn key(&self) -> (u64, u64) {
         (self.pages.start, self.area.number())
     }
@@ -59,8 +59,8 @@ impl Node {
 }
 
 /// Returns the tree with one more range.
-pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<Area>) -> Tree {
-    let node = Node {
+pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<VmArea>) -> Tree {
+    let node = RmapNode {
         reach: pages.end,
         weight: weight(pages.start, area.number()),
         pages,
@@ -77,7 +77,7 @@ pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<Area>) -> Tree {
 /// # Panics
 ///
 /// When it is not in the tree.
-pub(super) fn without(tree: &Tree, start: u64, area: &Area) -> Tree {
+pub(super) fn without(tree: &Tree, start: u64, area: &VmArea) -> Tree {
     let key = (start, area.number());
     let (before, rest) = split(tree, key);
     let (found, behind) = split(&rest, (start, area.number() + 1));
@@ -87,7 +87,7 @@ pub(super) fn without(tree: &Tree, start: u64, area: &Area) -> Tree {
 }
 
 /// Calls `visit` with every area that maps a page, in order of their starts.
-pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<Area>)) {
+pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<VmArea>)) {
     let Some(node) = tree else { return };
     if node.reach <= page {
         return;
@@ -102,7 +102,7 @@ pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<Ar
 }
 
 /// Calls `visit` with every range.
-pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<u64>, &Arc<Area>)) {
+pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<u64>, &Arc<VmArea>)) {
     if let Some(node) = tree {
         for_each(&node.before, visit);
         visit(&node.pages, &node.area);

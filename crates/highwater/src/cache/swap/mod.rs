@@ -24,7 +24,7 @@ use std::path::Path;
 use super::backing::{Backing, FileBacking};
 use crate::sync::{Arc, LockClass, LockEvents, Mutex, Rank, Sequence, StatCell};
 use crate::units::{Bytes, PAGE_SIZE, Pages};
-use slots::Slots;
+use slots::SwapSlots;
 
 /// Class of the locks of swap areas.
 static SWAP_LOCK: LockClass = LockClass::new("swap_slots", Rank::Leaf);
@@ -35,7 +35,7 @@ pub struct SwapArea {
     storage: Arc<dyn Backing>,
     /// As [`FileEntry::is_truthful`](super::FileEntry::is_truthful).
     is_truthful: bool,
-    slots: Mutex<Slots>,
+    slots: Mutex<SwapSlots>,
     stats: SwapStats,
 }
 
@@ -52,13 +52,13 @@ pub(crate) struct SwapStats {
 
 /// Number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot(pub(super) u32);
+pub(super) struct SwapSlot(pub(super) u32);
 
 /// A slot without a page; freed when dropped.
 #[derive(Debug)]
 pub(super) struct FreshSlot<'a> {
     area: &'a SwapArea,
-    slot: Slot,
+    slot: SwapSlot,
 }
 
 impl SwapArea {
@@ -90,7 +90,7 @@ impl SwapArea {
         Self {
             storage,
             is_truthful: false,
-            slots: Mutex::new(&SWAP_LOCK, Slots::new(nr_slots)),
+            slots: Mutex::new(&SWAP_LOCK, SwapSlots::new(nr_slots)),
             stats: SwapStats::default(),
         }
     }
@@ -118,17 +118,17 @@ impl SwapArea {
 
     /// Allocates a slot to write to; `None` if all are in use.
     pub(super) fn take(&self) -> Option<FreshSlot<'_>> {
-        let slot = Slot(self.slots.lock().take()?);
+        let slot = SwapSlot(self.slots.lock().take()?);
         Some(FreshSlot { area: self, slot })
     }
 
     /// Frees the slot of a page.
-    pub(super) fn give_back(&self, slot: Slot) {
+    pub(super) fn give_back(&self, slot: SwapSlot) {
         self.slots.lock().give_back(slot.0);
     }
 
     /// Reads a slot. Fewer or more bytes than a page has is an error to the caller.
-    pub(super) fn read(&self, slot: Slot, buf: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(&self, slot: SwapSlot, buf: &mut [u8]) -> io::Result<usize> {
         if !self.is_truthful {
             buf.fill(0);
         }
@@ -158,7 +158,7 @@ impl FreshSlot<'_> {
     }
 
     /// Assigns the slot to a page.
-    pub(super) fn keep(self) -> Slot {
+    pub(super) fn keep(self) -> SwapSlot {
         let slot = self.slot;
         std::mem::forget(self);
         slot

@@ -18,7 +18,7 @@ const WHOLE: u32 = 256;
 
 /// The slots of one area.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct SwapSlots {
     /// By slot, 64 a word: set when the slot is free.
     free: Box<[u64]>,
     /// By cluster: number of its free slots.
@@ -29,7 +29,7 @@ pub(super) struct Slots {
     next: usize,
 }
 
-impl Slots {
+impl SwapSlots {
     /// Creates `nr_slots` free slots.
     pub(super) fn new(nr_slots: u32) -> Self {
         let slots = nr_slots as usize;
@@ -154,7 +154,7 @@ mod tests {
         // of odd sizes against a set; an area gives exactly as many slots as it has.
         let mut rng = crate::seed::rng(61);
         for nr_slots in [0, 1, 63, 64, 255, 256, 257, 1000] {
-            let mut slots = Slots::new(nr_slots);
+            let mut slots = SwapSlots::new(nr_slots);
             let mut taken: Vec<u32> = Vec::new();
             for _ in 0..4000 {
                 if rng.u8(..5) < 3 {
@@ -182,7 +182,7 @@ mod tests {
         // Goal: pages swapped out together are adjacent in the file. Method: an area with every
         // other slot of its first cluster in use; the next allocations go to a free cluster, in
         // order.
-        let mut slots = Slots::new(1024);
+        let mut slots = SwapSlots::new(1024);
         let first: Vec<u32> = (0..256).map_while(|_| slots.take()).collect();
         assert_eq!(first, (0..256).collect::<Vec<_>>());
         for slot in (0..256).step_by(2) {
@@ -197,7 +197,7 @@ mod tests {
     #[should_panic(expected = "slot 3 is free already")]
     fn a_slot_is_given_back_once() {
         // Goal: a double free is detected. Method: free a slot twice.
-        let mut slots = Slots::new(8);
+        let mut slots = SwapSlots::new(8);
         while slots.take().is_some() {}
         slots.give_back(3);
         slots.give_back(3);

@@ -9,7 +9,7 @@ use crate::sync::atomic::{Ordering, fence};
 use crate::units::{CpuId, Order};
 
 use super::policy::{COSTLY, Freed, ListState, Refill, Rules, Use};
-use super::scratch::Scratch;
+use super::scratch::TransferScratch;
 use super::{Beside, Conditions};
 
 /// The state of a list under its lock.
@@ -17,12 +17,12 @@ use super::{Beside, Conditions};
 pub(super) struct ListLock {
     rules: Rules,
     state: ListState,
-    blocks: Blocks,
+    blocks: ListedBlocks,
 }
 
 /// Blocks in a list. Each order's newest is at the back.
 #[derive(Debug, Default)]
-struct Blocks {
+struct ListedBlocks {
     /// Orders 1 to 3, and huge ones.
     of_order: [VecDeque<Block>; 4],
     /// Frames in them.
@@ -30,7 +30,7 @@ struct Blocks {
 }
 
 /// A locked list.
-pub(super) struct List<'a> {
+pub(super) struct LockedList<'a> {
     stack: Locked<'a, Frame, ListLock>,
     conditions: &'a Conditions,
     beside: &'a Beside,
@@ -41,12 +41,12 @@ impl ListLock {
         Self {
             rules,
             state: rules.initial(),
-            blocks: Blocks::default(),
+            blocks: ListedBlocks::default(),
         }
     }
 }
 
-impl Blocks {
+impl ListedBlocks {
     /// Returns the index of the list of an order, for orders that have one.
     fn index(order: Order) -> Option<usize> {
         match order {
@@ -77,14 +77,14 @@ impl Blocks {
 
 /// Whether lists hold blocks of that order.
 pub(in crate::frame) fn is_listed(order: Order) -> bool {
-    Blocks::index(order).is_some()
+    ListedBlocks::index(order).is_some()
 }
 
 fn frames_in(order: Order) -> u32 {
     1 << order.get()
 }
 
-impl<'a> List<'a> {
+impl<'a> LockedList<'a> {
     pub(super) fn new(
         stack: Locked<'a, Frame, ListLock>,
         conditions: &'a Conditions,
@@ -165,7 +165,7 @@ impl<'a> List<'a> {
 
     /// Puts frames from the zones into the list, the last of them to be handed out first; those
     /// that do not fit stay in `scratch`, and all do if the list is disabled by now.
-    pub(super) fn put(&mut self, scratch: &mut Scratch) {
+    pub(super) fn put(&mut self, scratch: &mut TransferScratch) {
         if !self.is_enabled() {
             return;
         }
@@ -227,9 +227,9 @@ impl<'a> List<'a> {
 
     /// Takes `count` frames or a little more, oldest first: singles or blocks of `first`, then the
     /// next order, and so on. Returns how many.
-    pub(super) fn take(&mut self, count: u32, first: Order, scratch: &mut Scratch) -> u32 {
+    pub(super) fn take(&mut self, count: u32, first: Order, scratch: &mut TransferScratch) -> u32 {
         const LISTS: usize = 5;
-        let first = Blocks::index(first).map_or(0, |index| index + 1);
+        let first = ListedBlocks::index(first).map_or(0, |index| index + 1);
         let mut taken = 0;
         for step in 0..LISTS {
             match (first + step) % LISTS {
@@ -282,7 +282,7 @@ impl<'a> List<'a> {
     }
 }
 
-impl Drop for List<'_> {
+impl Drop for LockedList<'_> {
     /// Sets the count from which a push must apply the rules.
     fn drop(&mut self) {
         let (rules, frames) = (self.stack.rules, self.stack.blocks.frames);

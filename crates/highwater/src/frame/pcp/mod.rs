@@ -62,7 +62,7 @@ use crate::sync::LockClass;
 use crate::sync::Rank;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::{CpuId, Pages};
-use list::{List, ListLock};
+use list::{ListLock, LockedList};
 use policy::{Rules, Shortage};
 
 /// Class of every per-CPU list's lock.
@@ -217,18 +217,18 @@ impl PcpLists {
         }
     }
 
-    fn try_lock(&self, at: At) -> Option<List<'_>> {
+    fn try_lock(&self, at: At) -> Option<LockedList<'_>> {
         let stack = match at {
             At::Here => self.stacks.try_lock()?,
             At::On(cpu) => self.stacks.try_lock_on(cpu)?,
         };
         let beside = self.beside(stack.cpu());
-        Some(List::new(stack, &self.conditions, beside))
+        Some(LockedList::new(stack, &self.conditions, beside))
     }
 
-    fn lock(&self, cpu: CpuId) -> List<'_> {
+    fn lock(&self, cpu: CpuId) -> LockedList<'_> {
         let stack = self.stacks.lock_on(cpu);
-        List::new(stack, &self.conditions, self.beside(cpu))
+        LockedList::new(stack, &self.conditions, self.beside(cpu))
     }
 
     fn beside(&self, cpu: CpuId) -> &Beside {
@@ -284,7 +284,7 @@ impl PcpLists {
 
     /// Makes every list apply the rules at its next free.
     fn alarm(&self) {
-        // Pairs with: the fence of `List::drop`.
+        // Pairs with: the fence of `LockedList::drop`.
         fence(Ordering::SeqCst);
         self.stacks.refuse_pushes();
     }

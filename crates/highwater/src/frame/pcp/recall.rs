@@ -11,7 +11,7 @@
 //! could give. Each refill checks one other list, in turn, as long as there are fresh frames at
 //! all.
 
-use super::scratch::Scratch;
+use super::scratch::TransferScratch;
 use super::{At, PcpLists};
 use crate::frame::backend::Wait;
 use crate::frame::stock::Stock;
@@ -67,7 +67,7 @@ impl PcpLists {
         near: CpuId,
         kept: u32,
         count: usize,
-        scratch: &mut Scratch,
+        scratch: &mut TransferScratch,
     ) {
         let mut missing = u32::try_from(count).unwrap_or(u32::MAX);
         for (cpu, excess) in self.idle_lists(stock, near, kept) {

@@ -8,7 +8,7 @@ use crate::units::Pfn;
 /// Tokens in transfer, and room for their numbers. The thread keeps the memory, so that a transfer
 /// allocates none.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct TransferScratch {
     pub(super) frames: Vec<Frame>,
     pub(super) blocks: Vec<Block>,
     pub(super) pfns: Vec<Pfn>,
@@ -18,10 +18,10 @@ pub(super) struct Scratch {
 const KEPT_MAX: usize = 4096;
 
 thread_local! {
-    static KEPT: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+    static KEPT: Cell<Option<Box<TransferScratch>>> = const { Cell::new(None) };
 }
 
-impl Scratch {
+impl TransferScratch {
     /// Returns the buffers that the thread has kept, or new ones.
     pub(super) fn take() -> Box<Self> {
         // A thread that ends has none any more.

@@ -4,8 +4,8 @@
 //! or put there afterwards, on whichever CPU the thread is then.
 
 use super::policy::{Freed, Rules};
-use super::scratch::Scratch;
-use super::{At, IDLE_TICKS, List, PcpLists};
+use super::scratch::TransferScratch;
+use super::{At, IDLE_TICKS, LockedList, PcpLists};
 use crate::frame::backend::Wait;
 use crate::frame::stock::Stock;
 use crate::frame::{AllocError, AllocFlags, DrainMode};
@@ -86,7 +86,7 @@ impl PcpLists {
                 (cpu, 1, None)
             }
         };
-        let mut scratch = Scratch::take();
+        let mut scratch = TransferScratch::take();
         if let Some(kept) = idle.filter(|_| flags.may_block())
             && self.look_around(stock, cpu, Order::ZERO, wanted)
         {
@@ -124,7 +124,7 @@ impl PcpLists {
         wanted: usize,
         handed_out: usize,
         flags: AllocFlags,
-        scratch: &mut Scratch,
+        scratch: &mut TransferScratch,
     ) {
         scratch.pfns.resize(wanted, Pfn(0));
         let taken = stock.take(cpu, Order::ZERO, flags, handed_out, &mut scratch.pfns);
@@ -167,7 +167,7 @@ impl PcpLists {
 
     /// Puts frames or blocks from the zones into a list, or back if they do not fit or the list is
     /// held.
-    fn put(&self, stock: &Stock, at: At, wait: Wait, scratch: &mut Scratch) {
+    fn put(&self, stock: &Stock, at: At, wait: Wait, scratch: &mut TransferScratch) {
         if let Some(mut list) = self.try_lock(at) {
             list.put(scratch);
         }
@@ -255,7 +255,7 @@ impl PcpLists {
         {
             self.drain_idle_lists(stock, cpu, kept, order);
         }
-        let mut scratch = Scratch::take();
+        let mut scratch = TransferScratch::take();
         scratch.pfns.resize(wanted, Pfn(0));
         let taken = stock.take(cpu, order, flags, 1, &mut scratch.pfns);
         self.look_at_watermark(stock);
@@ -294,7 +294,7 @@ impl PcpLists {
     }
 
     /// Drains the excess after a free, blocks of `first` before others.
-    fn drain_after(&self, stock: &Stock, at: At, list: List<'_>, freed: Freed, first: Order) {
+    fn drain_after(&self, stock: &Stock, at: At, list: LockedList<'_>, freed: Freed, first: Order) {
         if freed.drain == 0 {
             return;
         }
@@ -316,12 +316,12 @@ impl PcpLists {
         &'a self,
         stock: &Stock,
         at: At,
-        mut list: List<'a>,
+        mut list: LockedList<'a>,
         count: u32,
         first: Order,
     ) -> Pages {
         let (cpu, piece) = (list.cpu(), self.piece(list.rules(), count));
-        let mut scratch = Scratch::take();
+        let mut scratch = TransferScratch::take();
         let mut drained = 0;
         loop {
             drained += list.take(piece.min(count - drained), first, &mut scratch);
@@ -348,8 +348,8 @@ impl PcpLists {
     }
 
     /// Gives the frames and blocks in the scratch to the zones. No lock is held.
-    fn give(&self, stock: &Stock, near: CpuId, wait: Wait, scratch: &mut Scratch) {
-        let Scratch { frames, pfns, .. } = scratch;
+    fn give(&self, stock: &Stock, near: CpuId, wait: Wait, scratch: &mut TransferScratch) {
+        let TransferScratch { frames, pfns, .. } = scratch;
         pfns.clear();
         stock.memory.surrender_all(frames, pfns);
         stock.give(near, Order::ZERO, wait, pfns);
@@ -357,8 +357,13 @@ impl PcpLists {
     }
 
     /// Gives the blocks in the scratch to the zones.
-    pub(super) fn give_blocks(stock: &Stock, near: CpuId, wait: Wait, scratch: &mut Scratch) {
-        let Scratch { blocks, pfns, .. } = scratch;
+    pub(super) fn give_blocks(
+        stock: &Stock,
+        near: CpuId,
+        wait: Wait,
+        scratch: &mut TransferScratch,
+    ) {
+        let TransferScratch { blocks, pfns, .. } = scratch;
         while let Some(order) = blocks.last().map(Block::order) {
             pfns.clear();
             while blocks.last().is_some_and(|block| block.order() == order) {
@@ -372,7 +377,7 @@ impl PcpLists {
 
     /// Moves every frame of one list to the zones, a batch at a time.
     pub(in crate::frame) fn drain(&self, stock: &Stock, cpu: CpuId) -> Pages {
-        let mut scratch = Scratch::take();
+        let mut scratch = TransferScratch::take();
         let mut drained = 0;
         let mut left = None;
         loop {

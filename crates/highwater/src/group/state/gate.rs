@@ -22,17 +22,17 @@ impl Gate {
     }
 
     /// Closes the tree until the result is dropped.
-    pub(in crate::group) fn close(&self) -> Closed<'_> {
+    pub(in crate::group) fn close(&self) -> ClosedGate<'_> {
         // Pairs with `is_closed`; SeqCst as there.
         self.0.store(true, Ordering::SeqCst);
-        Closed(self)
+        ClosedGate(self)
     }
 }
 
 /// The tree is closed while this lives.
-pub(in crate::group) struct Closed<'a>(&'a Gate);
+pub(in crate::group) struct ClosedGate<'a>(&'a Gate);
 
-impl Drop for Closed<'_> {
+impl Drop for ClosedGate<'_> {
     fn drop(&mut self) {
         // Pairs with `is_closed`; SeqCst for uniformity: nothing depends on seeing it early.
         self.0.0.store(false, Ordering::SeqCst);

@@ -218,9 +218,9 @@ pub(in crate::group) enum Event {
 
 /// Event counts of one group, or of one subtree.
 #[derive(Debug, Default)]
-struct Tally([StatCell; 6]);
+struct EventTally([StatCell; 6]);
 
-impl Tally {
+impl EventTally {
     fn cell(&self, event: Event) -> &StatCell {
         &self.0[event as usize]
     }
@@ -241,8 +241,8 @@ impl Tally {
 /// The events of a group and those of its subtree.
 #[derive(Debug, Default)]
 pub(in crate::group) struct EventCounts {
-    local: Tally,
-    subtree: Tally,
+    local: EventTally,
+    subtree: EventTally,
 }
 
 impl EventCounts {

@@ -54,7 +54,7 @@ use std::fmt;
 use std::mem::offset_of;
 
 #[cfg(loom)]
-use self::model::Machine;
+use self::model::GatedMachine;
 use super::attempt::Attempt;
 use super::cells::RETRIES_MAX;
 #[cfg(not(loom))]
@@ -74,7 +74,7 @@ const ONE_GATE: u64 = 1 << 32;
 #[derive(Clone, Copy)]
 pub(crate) struct Gates {
     /// Some in the restartable regime.
-    machine: Option<Machine>,
+    machine: Option<GatedMachine>,
     nr_cpus: u32,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Gated {
     /// raise and lower it. Read by: sequences. Publishes: the steps made while it was up.
     station: AtomicU64,
     /// Some if the word belongs to a CPU.
-    machine: Option<Machine>,
+    machine: Option<GatedMachine>,
 }
 
 impl Gates {
@@ -101,7 +101,7 @@ impl Gates {
     pub(crate) fn new(regime: Regime, nr_cpus: usize) -> Self {
         let nr_cpus = i32::try_from(nr_cpus).expect("a machine has less than 2^31 CPUs");
         Self {
-            machine: Machine::find(regime),
+            machine: GatedMachine::find(regime),
             nr_cpus: nr_cpus.cast_unsigned(),
         }
     }
@@ -288,7 +288,7 @@ impl Gated {
     }
 
     /// Returns the CPU that the word belongs to, and its machine.
-    fn owner(&self) -> Option<(Machine, CpuId)> {
+    fn owner(&self) -> Option<(GatedMachine, CpuId)> {
         // Relaxed: this half of the station never changes.
         let station = self.station.load(Ordering::Relaxed);
         let cpu = u32::try_from(station % ONE_GATE).expect("the lower half");
@@ -391,10 +391,10 @@ impl Open<'_> {
 /// The system's sequences.
 #[cfg(not(loom))]
 #[derive(Clone, Copy)]
-struct Machine(Area);
+struct GatedMachine(Area);
 
 #[cfg(not(loom))]
-impl Machine {
+impl GatedMachine {
     fn find(regime: Regime) -> Option<Self> {
         let area = Writer::new(regime).area;
         area.filter(|area| area.can_restart_others()).map(Self)

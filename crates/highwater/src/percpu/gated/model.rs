@@ -10,9 +10,9 @@ use crate::units::CpuId;
 
 /// The CPUs of one run of a model.
 #[derive(Clone, Copy)]
-pub(super) struct Machine(Cpus);
+pub(super) struct GatedMachine(Cpus);
 
-impl Machine {
+impl GatedMachine {
     /// A machine in the restartable regime.
     pub(super) fn find(regime: Regime) -> Option<Self> {
         (regime == Regime::Restartable).then(|| Self(Cpus::new()))

@@ -50,7 +50,7 @@ pub(super) struct Bitmap {
     /// Written by: requests (Acquire, take) and frees (Release, put). Publishes: the stores of the
     /// frames' owner to them.
     words: Box<[AtomicU64]>,
-    trees: Box<[Tree]>,
+    trees: Box<[HintTree]>,
     fresh: CachePadded<Fresh>,
 }
 
@@ -66,7 +66,7 @@ struct Fresh {
 
 /// Hints for 64 words.
 #[derive(Debug)]
-struct Tree {
+struct HintTree {
     /// Written by: threads that turn words from 0 (Release) or to 0 (Acquire). Read by: requests.
     /// Publishes: the turned word.
     nonempty: AtomicU64,
@@ -103,7 +103,7 @@ impl Bitmap {
             let full = bits(|word| word == FULL);
             // Relaxed: not shared yet.
             let whole = aligned_runs(full.load(Ordering::Relaxed), AREA_WORDS_LOG);
-            Tree {
+            HintTree {
                 nonempty: bits(|word| word != 0),
                 full,
                 fresh: AtomicU64::new(widen(whole, AREA_WORDS_LOG)),
@@ -361,7 +361,7 @@ impl Bitmap {
     }
 
     /// Returns the tree of some words, and their bits in its hints.
-    fn hint(&self, first: usize, count: usize) -> (&Tree, u64) {
+    fn hint(&self, first: usize, count: usize) -> (&HintTree, u64) {
         let bits = (FULL >> (TREE_WORDS - count)) << (first % TREE_WORDS);
         (&self.trees[first / TREE_WORDS], bits)
     }

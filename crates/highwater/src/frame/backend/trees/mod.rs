@@ -83,14 +83,14 @@ pub(super) struct Trees {
     /// By tree, the seat that is there plus one, or 0. Written and read by requests; publishes
     /// nothing: a preference.
     seated: Box<[AtomicU32]>,
-    seats: Box<[CachePadded<Seat>]>,
+    seats: Box<[CachePadded<CpuTree>]>,
     times: Box<[CachePadded<TimeRecorder>]>,
     free: CachePadded<FreeCount>,
 }
 
 /// The tree that a CPU takes frames from.
 #[derive(Debug)]
-struct Seat {
+struct CpuTree {
     /// Written and read by requests of the CPU; publishes nothing: where to begin.
     tree: AtomicUsize,
 }
@@ -104,7 +104,7 @@ impl Trees {
         let nr_trees = bitmap.nr_trees();
         let nr_seats = nr_cpus.min(nr_trees);
         let seat = |seat: usize| {
-            CachePadded::new(Seat {
+            CachePadded::new(CpuTree {
                 // Close together, so that searches for used frames are short.
                 tree: AtomicUsize::new(seat),
             })
