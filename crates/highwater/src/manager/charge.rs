@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::error::ChargeFailed;
 use super::slow::Patience;
-use super::{ChargeWait, Group, GrowWait, Shared};
-use crate::group::{ChargeError, GroupPath, Groups, Held, Keeper, Refilled};
+use super::{Group, Shared};
+use crate::group::{ChargeError, GroupNode, GroupPath, Groups, Held, Keeper, Refilled};
+use crate::percpu::PercpuRef;
 use crate::units::Bytes;
 
 /// Bytes charged to a group and its ancestors, until dropped. For memory that the embedder
@@ -194,27 +195,6 @@ impl Charge {
         Ok(())
     }
 
-    /// As [`grow`](Self::grow), but waits in the wait queue, as [`Group::charge_async`] does.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::{Duration, Instant};
-    /// use highwater::{Bytes, Limits, Manager};
-    ///
-    /// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
-    /// let query = hw.root().child("query", Limits::max(Bytes(1000)))?;
-    /// let mut work = query.charge(Bytes(600))?;
-    /// work.grow_wait(Bytes(400)).wait()?;
-    /// let soon = Instant::now() + Duration::from_millis(1);
-    /// assert!(work.grow_wait(Bytes(1)).with_deadline(soon).wait().is_err());
-    /// assert_eq!(work.bytes(), Bytes(1000));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn grow_wait(&mut self, bytes: Bytes) -> GrowWait<'_> {
-        GrowWait::new(self, bytes)
-    }
-
     /// Returns the throttling delay that this charge incurred by taking its group, or one above it,
     /// further over its `high`, when it was made and when it grew: the caller should sleep that
     /// long before it charges again. Zero with [`Throttling::Sleep`](super::Throttling::Sleep),
@@ -260,18 +240,10 @@ impl Charge {
         self.held.shrink(bytes);
     }
 
-    /// Starts a waiting charge for `bytes` of the same group, unless the group is gone.
-    pub(super) fn waiting(&self, bytes: Bytes) -> Option<ChargeWait> {
+    /// Returns the manager and the charged group; no group if that is gone.
+    pub(super) fn origin(&self) -> (&PercpuRef<Shared>, Option<GroupNode>) {
         let keeper = self.held.keeper();
-        let node = keeper.core.groups.find(self.held.key())?;
-        Some(ChargeWait::new(keeper.clone(), node, bytes))
-    }
-
-    /// Merges a charge of the same group.
-    pub(super) fn absorb(&mut self, more: Result<Self, ChargeFailed>) -> Result<(), ChargeFailed> {
-        let merged = self.merge(more?);
-        merged.expect("it was charged to the same group");
-        Ok(())
+        (keeper, keeper.core.groups.find(self.held.key()))
     }
 
     /// [Grows](Self::grow) or [shrinks](Self::shrink) the charge to `bytes`.

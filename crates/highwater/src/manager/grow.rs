@@ -28,11 +28,42 @@ enum More {
     Gone(Option<ChargeFailed>),
 }
 
+impl Charge {
+    /// As [`grow`](Self::grow), but waits in the wait queue, as
+    /// [`Group::charge_async`](super::Group::charge_async) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use highwater::{Bytes, Limits, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
+    /// let query = hw.root().child("query", Limits::max(Bytes(1000)))?;
+    /// let mut work = query.charge(Bytes(600))?;
+    /// work.grow_wait(Bytes(400)).wait()?;
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert!(work.grow_wait(Bytes(1)).with_deadline(soon).wait().is_err());
+    /// assert_eq!(work.bytes(), Bytes(1000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn grow_wait(&mut self, bytes: Bytes) -> GrowWait<'_> {
+        GrowWait::new(self, bytes)
+    }
+
+    /// Merges a charge of the same group.
+    fn absorb(&mut self, more: Result<Self, ChargeFailed>) -> Result<(), ChargeFailed> {
+        let merged = self.merge(more?);
+        merged.expect("it was charged to the same group");
+        Ok(())
+    }
+}
+
 impl<'a> GrowWait<'a> {
-    pub(super) fn new(charge: &'a mut Charge, bytes: Bytes) -> Self {
-        let more = match charge.waiting(bytes) {
-            Some(wait) => More::Waits(wait),
-            None => More::Gone(charge.grow(bytes).err()),
+    fn new(charge: &'a mut Charge, bytes: Bytes) -> Self {
+        let more = match charge.origin() {
+            (keeper, Some(node)) => More::Waits(ChargeWait::new(keeper.clone(), node, bytes)),
+            (_, None) => More::Gone(charge.grow(bytes).err()),
         };
         Self { charge, more }
     }
