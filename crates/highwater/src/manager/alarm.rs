@@ -93,6 +93,7 @@ impl Alarms {
             let later = list.wakers.split_off(&(now, u64::MAX));
             std::mem::replace(&mut list.wakers, later)
         };
+        debug_assert!(due.keys().all(|(at, _)| *at <= now), "no alarm rings early");
         // Outside the lock: a waker may run any code.
         due.into_values().for_each(Waker::wake);
     }
@@ -102,7 +103,8 @@ impl Alarms {
         let mut list = self.list.lock();
         let key = (at, list.next);
         list.next += 1;
-        list.wakers.insert(key, waker);
+        let former = list.wakers.insert(key, waker);
+        debug_assert!(former.is_none(), "each place in the list is given out once");
         let is_earliest = list.wakers.keys().next() == Some(&key);
         drop(list);
         if is_earliest {

@@ -135,7 +135,8 @@ impl Wakeup {
 
     /// Records the end of a run.
     fn done(&self) {
-        self.state.lock().is_running = false;
+        let was_running = std::mem::replace(&mut self.state.lock().is_running, false);
+        debug_assert!(was_running, "a run that ends has begun");
         self.passed();
     }
 
@@ -328,6 +329,10 @@ impl Core {
             }
             due.follow_at = now + FOLLOW_PERIOD;
         }
+        debug_assert!(
+            due.flush_at > now && due.follow_at > now,
+            "all that was due at {now:?} is done: {due:?}"
+        );
     }
 
     fn decay_interval(&self) -> Duration {

@@ -65,6 +65,10 @@ impl CapacityRange {
 
     /// Records the requested capacity.
     pub(super) fn ask_for(&self, capacity: Bytes) {
+        debug_assert!(
+            self.allowed.contains(&capacity),
+            "a capacity of {capacity} is not reserved"
+        );
         // Relaxed: see the field.
         self.wanted.store(capacity.0, Ordering::Relaxed);
     }
@@ -274,5 +278,9 @@ impl Core {
         let wanted = self.frames_for(root.limits().max);
         let over = self.pool.managed().saturating_sub(wanted);
         self.pool.inflate(over, Leaving::Nothing);
+        debug_assert!(
+            self.pool.managed() <= self.memory.pages(),
+            "no more is managed than is reserved"
+        );
     }
 }

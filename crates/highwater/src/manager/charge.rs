@@ -186,12 +186,16 @@ impl Charge {
         bytes: Bytes,
         first: Result<Refilled, ChargeError>,
     ) -> Result<(), ChargeFailed> {
+        // The first attempt may have grown it.
+        let grown = if first.is_ok() { bytes } else { Bytes::ZERO };
+        let before = self.bytes() - grown;
         let keeper = self.held.keeper().clone();
         let (core, group) = (&keeper.core, self.held.key().id());
         let mut first = Some(first);
         let grow = || first.take().unwrap_or_else(|| self.held.grow(bytes));
         let refilled = core.charging(group, bytes, Patience::Charge, grow)?;
         self.throttle_delay += core.throttle(group, refilled);
+        debug_assert_eq!(self.bytes(), before + bytes, "growth is all or nothing");
         Ok(())
     }
 
@@ -258,6 +262,7 @@ impl Charge {
             return self.grow(bytes - now);
         }
         self.shrink(now - bytes);
+        debug_assert_eq!(self.bytes(), bytes, "a resized charge has the new size");
         Ok(())
     }
 
@@ -280,7 +285,14 @@ impl Charge {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn split(&mut self, bytes: Bytes) -> Self {
-        Self::new(self.held.split(bytes), Duration::ZERO)
+        let before = self.bytes();
+        let part = self.held.split(bytes);
+        debug_assert_eq!(
+            self.bytes() + part.bytes(),
+            before,
+            "a split conserves bytes"
+        );
+        Self::new(part, Duration::ZERO)
     }
 
     /// Adds another charge of the same group to this one, including its throttling delay. Charges
@@ -307,8 +319,10 @@ impl Charge {
             held,
             throttle_delay,
         } = other;
+        let (before, added) = (self.bytes(), held.bytes());
         let merged = self.held.merge(held);
         if merged.is_ok() {
+            debug_assert_eq!(self.bytes(), before + added, "a merge conserves bytes");
             self.throttle_delay += throttle_delay;
         }
         merged.map_err(|held| Self::new(held, throttle_delay))
@@ -345,6 +359,7 @@ impl Charge {
         let slot = (to.node(), to.slot());
         let transfer = || self.held.transfer_to(slot, bytes);
         let held = core.charging(to.id(), bytes, Patience::Charge, transfer)?;
+        debug_assert_eq!(held.bytes(), bytes, "a transfer is all or nothing");
         let throttle_delay = core.throttle(to.id(), Refilled(bytes));
         Ok(Self::new(held, throttle_delay))
     }

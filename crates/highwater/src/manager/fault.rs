@@ -38,6 +38,7 @@ impl Core {
         page: u64,
         take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
+        debug_assert!(page < area.pages(), "the caller has checked page {page}");
         let source = FillSource::of(area);
         let (group, page) = (source.group, area.key(page).page());
         self.stats.pgfault.add(1);

@@ -142,6 +142,11 @@ impl Core {
             Some(paid) => paid.merge(charge).expect("both are the payer's"),
             None => supply.charge = Some(charge),
         }
+        debug_assert_eq!(
+            supply.charge.as_ref().map(NodeCharge::bytes),
+            Some(Pages(supply.frames.len() as u64).bytes()),
+            "each frame is paid for"
+        );
     }
 
     /// Marks pages as filling, in order, while there are frames. Skips pages that were inserted
@@ -228,6 +233,7 @@ impl Fills<'_> {
         // holder may wait for one of the others.
         self.finish_from(1);
         let first = self.filling.remove(0);
+        debug_assert!(self.filling.is_empty(), "`take` may wait for the others");
         let key = first.key();
         let pfn = self.core.cache.finish_fill(first);
         self.note_resident();

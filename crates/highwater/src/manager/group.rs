@@ -77,6 +77,10 @@ impl Group {
     /// ```
     pub fn remove(&self) -> Result<(), RemoveError> {
         self.node.tree().remove(&self.node)?;
+        debug_assert!(
+            self.node.is_removed(),
+            "a removed group takes no more charges"
+        );
         self.shared.core.reclaim.reparent_group(&self.node);
         self.shared.core.spillers.forget(&self.node);
         Ok(())

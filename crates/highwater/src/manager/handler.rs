@@ -24,6 +24,7 @@ impl InHandler {
 
 impl Drop for InHandler {
     fn drop(&mut self) {
+        debug_assert!(IN_HANDLER.get(), "a handler ends on its thread");
         IN_HANDLER.set(false);
     }
 }

@@ -36,6 +36,11 @@ pub(super) struct OpenMapping {
 
 impl Mapping {
     pub(super) fn new(file: File, space: Space, pages: Range<u64>) -> Self {
+        debug_assert!(
+            Arc::ptr_eq(file.shared(), space.shared()),
+            "file and space are of one manager"
+        );
+        let nr_pages = pages.end - pages.start;
         let spec = AreaSpec {
             file: Arc::clone(file.entry()),
             space: Arc::clone(space.entry()),
@@ -46,6 +51,7 @@ impl Mapping {
         let core = Arc::clone(&file.shared().core);
         let memory = Arc::clone(&core.memory);
         let area = core.map(spec);
+        debug_assert_eq!(area.pages(), nr_pages, "an area is as long as its range");
         let open = OpenMapping {
             access: file.access(),
             pages: area.pages(),

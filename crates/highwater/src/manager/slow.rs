@@ -114,6 +114,7 @@ impl Core {
         let mut effort = Effort::default();
         loop {
             effort.attempts += 1;
+            debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
             let goes_on = match &refusal {
                 ChargeError::OverMax {
                     group,
@@ -227,6 +228,7 @@ impl Core {
         loop {
             way.lack_frame();
             effort.attempts += 1;
+            debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
             effort.stall(self, payer);
             self.wakeup.notify();
             if !self.make_frames(&mut effort) {
@@ -286,6 +288,7 @@ impl Core {
             first_priority: None,
             ignores_protection: false,
         };
+        debug_assert!(goal > Pages::ZERO, "a pass has a goal");
         effort.last = self.reclaim.shrink(&control);
         let freed = effort.last.nr_reclaimed;
         effort.reclaimed += freed;

@@ -205,9 +205,15 @@ impl Told {
             self.push(key);
             self.dying += 1;
         }
+        debug_assert!(self.is_counted(), "each group is counted once");
     }
 
     /// Records a group. Requires room.
+    /// Returns whether the counts are those of the groups.
+    fn is_counted(&self) -> bool {
+        self.keys.iter().flatten().count() == self.len()
+    }
+
     fn push(&mut self, key: GroupKey) {
         debug_assert!(!self.contains(key), "a group that was told is spared");
         let at = self.len();
@@ -254,6 +260,7 @@ impl Core {
                 tracing::warn!(group = %victim.group.path(), decision = %victim.record, "memory is exhausted");
                 told.push(victim.group.key());
                 told.victims += 1;
+                debug_assert!(told.is_counted(), "each group is counted once");
                 self.stats.oom_kill.add(1);
                 target.record_oom();
                 victim.group.record_oom_kill();

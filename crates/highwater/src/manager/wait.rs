@@ -230,6 +230,7 @@ impl HeadEffort {
             first_priority: None,
             ignores_protection: false,
         };
+        debug_assert!(control.nr_to_reclaim > Pages::ZERO, "a pass has a goal");
         self.last = core.reclaim.shrink(&control);
         let Outcome {
             nr_reclaimed,
@@ -388,6 +389,7 @@ impl ChargeWait {
     /// Charges without queueing, after at most one pass of reclaim; returns `None` if it has to
     /// queue.
     fn try_at_once(&mut self) -> Option<Result<Charge, ChargeFailed>> {
+        debug_assert!(!self.is_refused, "a refused charge waits its turn");
         let (core, bytes) = (&self.shared.core, self.wait.bytes());
         let mut outcome = self.node.try_charge_refilling(bytes);
         if let Err(ChargeError::OverMax {
@@ -427,6 +429,11 @@ impl ChargeWait {
     }
 
     fn granted(&self, charge: NodeCharge, refilled: Refilled) -> Charge {
+        debug_assert_eq!(
+            charge.bytes(),
+            self.wait.bytes(),
+            "all or nothing is charged"
+        );
         let core = &self.shared.core;
         let delay = match self.parks {
             true => core.throttle(self.node.id(), refilled),

@@ -451,6 +451,11 @@ impl Core {
 
     fn write_back(&self, which: WriteBack) -> WriteBackOutcome {
         let outcome = self.cache.write_back_some(which);
+        debug_assert!(
+            outcome.nr_failed_first <= outcome.nr_failed
+                && outcome.first_error.is_some() == (outcome.nr_failed > 0),
+            "each failure is counted, and the first one is told"
+        );
         if let Some(error) = &outcome.first_error {
             let failed = outcome.nr_failed;
             tracing::warn!(failed, %error, "background write-back failed, the pages stay dirty");
@@ -490,6 +495,10 @@ impl Core {
         let anon = sizes.inactive_anon + sizes.active_anon;
         let tunables = *self.writeback.tunables.lock();
         let (background, limit) = tunables.limits(self.pool.managed().saturating_sub(anon));
+        debug_assert!(
+            background < limit || limit == Pages::ZERO,
+            "write-back begins before writers wait: {background} of {limit}"
+        );
         self.cache.set_dirty_limits(background, limit);
         let centisecs = self.now().as_millis() / 10 % (1 << 32);
         let centisecs = u32::try_from(centisecs).expect("reduced to 32 bits");

@@ -55,6 +55,10 @@ impl<'a, C: Candidates> Search<'a, C> {
         census: Census,
         surest: Option<RankEntry<C::Id>>,
     ) -> Self {
+        debug_assert!(
+            census.in_reach <= census.eligible && census.eligible <= census.scanned,
+            "each count is a part of the one before: {census:?}"
+        );
         Self {
             candidates,
             policy,
@@ -68,6 +72,7 @@ impl<'a, C: Candidates> Search<'a, C> {
 
     /// Counts a further pass.
     pub(super) fn began_pass(&mut self) {
+        debug_assert!(self.census.reads > 0, "a further pass comes after reads");
         self.census.passes += 1;
     }
 
@@ -92,6 +97,7 @@ impl<'a, C: Candidates> Search<'a, C> {
         entries: &[RankEntry<C::Id>],
         left_out: Option<CandidateRank<C::Id>>,
     ) -> Option<End<C::Id>> {
+        debug_assert!(entries.is_sorted(), "the order of reads is that of ranks");
         for (at, entry) in entries.iter().enumerate() {
             if self.early == Some(entry.id) {
                 continue;

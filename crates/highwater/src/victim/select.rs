@@ -159,8 +159,8 @@ impl<Id: Copy + Ord> Selector<Id> {
         cursor: Option<CandidateRank<Id>>,
     ) -> SelectPass<Id> {
         self.entries.clear();
-        let room = self.entries.capacity();
-        let room = room.min(policy.reads_max.saturating_add(1));
+        let capacity = self.entries.capacity();
+        let room = capacity.min(policy.reads_max.saturating_add(1));
         let mut lent = Lent::new(&mut self.entries);
         let kept = &mut lent.heap;
         let mut pass = SelectPass::new();
@@ -182,6 +182,16 @@ impl<Id: Copy + Ord> Selector<Id> {
             }
         });
         drop(lent);
+        debug_assert_eq!(
+            capacity,
+            self.entries.capacity(),
+            "a pass allocates nothing"
+        );
+        debug_assert!(
+            pass.left_out
+                .is_none_or(|first| self.entries.iter().all(|kept| kept.rank() < first)),
+            "every rank that is kept comes before the first that is not"
+        );
         pass
     }
 }
@@ -237,6 +247,10 @@ impl<Id: Copy + Ord> SelectPass<Id> {
             self.surest = Some(*entry);
             self.raise();
         }
+        debug_assert!(
+            self.surest.is_none_or(|surest| surest.lower >= entry.lower),
+            "no lower bound is above the surest's"
+        );
     }
 
     /// Keeps a candidate if it is among the first `room` ranks so far.
