@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use highwater::topology::Topology;
+use highwater_lab::control::{Control, Progress};
 use highwater_lab::experiments::{
-    Control, EXPERIMENTS, Experiment, ExperimentError, Request, Size, find, machine_of,
+    EXPERIMENTS, Experiment, ExperimentError, Options, Request, Size, find, machine_of,
 };
 use highwater_lab::report::{Judge, Outcome, Table, wrapped};
 use indicatif::HumanCount;
@@ -15,7 +16,7 @@ use crate::Exit;
 use crate::limits::{self, with_remedy};
 use crate::output::{complain, print, with_causes};
 use crate::signals::Signals;
-use crate::watch::{Progress, Watched, watched};
+use crate::watch::watched;
 
 /// Lists the experiments instead of running one.
 const LIST: &str = "list";
@@ -174,14 +175,16 @@ impl LabArguments {
         };
         Ok(Request {
             topology,
-            seed: self.seed,
-            size: if self.quick { Size::Quick } else { Size::Full },
-            is_real: self.real,
-            threads: self.threads,
-            traces: self.traces.clone(),
-            is_kernel: self.kernel,
-            is_matrix: self.matrix,
             judge: self.judge,
+            options: Options {
+                seed: self.seed,
+                size: if self.quick { Size::Quick } else { Size::Full },
+                is_real: self.real,
+                threads: self.threads,
+                traces: self.traces.clone(),
+                is_kernel: self.kernel,
+                is_matrix: self.matrix,
+            },
         })
     }
 
@@ -192,7 +195,9 @@ impl LabArguments {
             return unusable(format_args!("{refused}"));
         }
         let control = Control::default();
-        let result = watched(&control, signals, || experiment.run(request, &control));
+        let result = watched(&control, steps, signals, || {
+            experiment.run(request, &control)
+        });
         match result {
             Err(error) => unusable(format_args!("{}", limits::no_thread(&error))),
             Ok(Ok(outcome)) => self.report(experiment, &outcome),
@@ -261,17 +266,6 @@ impl LabArguments {
     }
 }
 
-impl Watched for Control {
-    fn stop(&self) {
-        Self::stop(self);
-    }
-
-    fn progress(&self) -> Progress {
-        let progress = Self::progress(self);
-        Progress {
-            done: progress.done,
-            total: progress.total,
-            message: format!("{} steps", HumanCount(progress.done)),
-        }
-    }
+fn steps(progress: &Progress) -> String {
+    format!("{} steps", HumanCount(progress.done))
 }

@@ -8,8 +8,9 @@ use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
 use highwater_lab::baselines::BackendKind;
+use highwater_lab::control::{Control, Progress};
 use highwater_lab::replay::{
-    Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
+    Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
     TraceInput,
 };
 use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
@@ -21,7 +22,7 @@ use crate::limits::{self, with_remedy};
 use crate::output::{complain, print};
 use crate::signals::Signals;
 use crate::tenant_arg::TenantArgument;
-use crate::watch::{Progress, Watched, watched};
+use crate::watch::watched;
 
 /// The trace that ships with the program.
 const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
@@ -156,7 +157,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
         Err(error) => return unusable(format_args!("{}", with_remedy(&error))),
     };
     let control = Control::default();
-    let result = watched(&control, &signals, || replay.run(&control));
+    let result = watched(&control, accesses, &signals, || replay.run(&control));
     match result {
         Ok(Ok(outcome)) => arguments.report(&outcome),
         Ok(Err(failure)) => explain(&failure, &signals),
@@ -306,19 +307,8 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-impl Watched for Control {
-    fn stop(&self) {
-        Self::stop(self);
-    }
-
-    fn progress(&self) -> Progress {
-        let progress = Self::progress(self);
-        Progress {
-            done: progress.trace_bytes_read,
-            total: progress.trace_bytes_total,
-            message: format!("{} accesses", HumanCount(progress.page_accesses)),
-        }
-    }
+fn accesses(progress: &Progress) -> String {
+    format!("{} accesses", HumanCount(progress.page_accesses))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use highwater_lab::control::{Control, Progress};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::signals::Signals;
@@ -16,32 +17,15 @@ const TICK: Duration = Duration::from_millis(50);
 /// Work that is shorter shows no progress bar.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// Interface of work that can be watched.
-pub(crate) trait Watched {
-    /// Tells the work to end early and to clean up.
-    fn stop(&self);
-
-    /// Returns the progress of the work.
-    fn progress(&self) -> Progress;
-}
-
-/// Progress of some work.
-#[derive(Clone, Debug)]
-pub(crate) struct Progress {
-    pub(crate) done: u64,
-    /// 0 if it is not known.
-    pub(crate) total: u64,
-    /// Description of the work done.
-    pub(crate) message: String,
-}
-
-/// Runs `work` on another thread while this one forwards signals and draws progress.
+/// Runs `work` on another thread while this one forwards signals to `control` and draws progress,
+/// with the text that `message` makes of it.
 ///
 /// # Errors
 ///
 /// When the system refuses the thread; `work` does not run then.
 pub(crate) fn watched<T: Send>(
-    control: &impl Watched,
+    control: &Control,
+    message: fn(&Progress) -> String,
     signals: &Signals,
     work: impl FnOnce() -> T + Send,
 ) -> io::Result<T> {
@@ -67,7 +51,7 @@ pub(crate) fn watched<T: Send>(
             if start.elapsed() >= SILENT && io::stderr().is_terminal() {
                 let progress = control.progress();
                 let bar = bar.get_or_insert_with(|| new_bar(&progress, start.elapsed()));
-                bar.set_message(progress.message);
+                bar.set_message(message(&progress));
                 bar.set_position(progress.done);
             }
         }

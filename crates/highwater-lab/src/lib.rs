@@ -5,6 +5,8 @@
 #[cfg(not(loom))]
 pub mod baselines;
 #[cfg(not(loom))]
+pub mod control;
+#[cfg(not(loom))]
 pub mod experiments;
 #[cfg(not(loom))]
 pub mod models;

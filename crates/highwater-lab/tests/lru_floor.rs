@@ -23,8 +23,9 @@ use std::thread;
 use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Pages;
+use highwater_lab::control::Control;
 use highwater_lab::models::Lru;
-use highwater_lab::replay::{Control, Replay, ReplayConfig, Report, TenantConfig, TraceInput};
+use highwater_lab::replay::{Replay, ReplayConfig, Report, TenantConfig, TraceInput};
 use highwater_lab::trace::{Format, KeyDirectory, ReaderOptions, Target, TraceReader};
 use shared_traces::shared_traces;
 

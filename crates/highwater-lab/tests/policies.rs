@@ -16,9 +16,10 @@ use highwater::lab::reclaim::policy::{
     Balanced, Car, Clock, EvictionPolicy, PolicyKind, S3Fifo, Sieve,
 };
 use highwater::units::Pages;
-use highwater_lab::experiments::{Control, Request, Size, policies};
+use highwater_lab::control::Control;
+use highwater_lab::experiments::{Options, Request, Size, policies};
 use highwater_lab::models::{AccessTrace, Algorithm, Decided, misses};
-use highwater_lab::replay::{self, Replay, ReplayConfig, TenantConfig, TraceInput};
+use highwater_lab::replay::{Replay, ReplayConfig, TenantConfig, TraceInput};
 use highwater_lab::report::Outcome;
 use highwater_lab::trace::{ReaderOptions, Target, TraceReader};
 use shared_traces::shared_traces;
@@ -34,8 +35,12 @@ fn tolerance(policy: &str) -> f64 {
 }
 
 fn run(size: Size) -> Outcome {
-    let request = Request {
+    let options = Options {
         size,
+        ..Options::default()
+    };
+    let request = Request {
+        options,
         ..Request::default()
     };
     let outcome = policies::EXPERIMENT.run(&request, &Control::default());
@@ -184,7 +189,7 @@ fn the_library_misses_as_its_decisions_do() {
             dir: std::env::temp_dir(),
         };
         let outcome = Replay::prepare(&config).unwrap();
-        let outcome = outcome.run(&replay::Control::default());
+        let outcome = outcome.run(&Control::default());
         let report = outcome.unwrap().report;
         assert!(report.is_clean(), "{report:?}");
         let accesses = trace.pages().len() as u64;

@@ -18,9 +18,10 @@ use highwater::Backing;
 use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::{Bytes, PAGE_SIZE};
+use highwater_lab::control::Control;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{
-    Control, Failure, Leaks, Outcome, Replay, ReplayConfig, ReplayError, TenantConfig, TraceInput,
+    Failure, Leaks, Outcome, Replay, ReplayConfig, ReplayError, TenantConfig, TraceInput,
 };
 use highwater_lab::trace::{Format, ReaderOptions};
 

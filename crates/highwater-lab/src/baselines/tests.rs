@@ -6,6 +6,8 @@ use std::thread;
 use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 
+use highwater::units::CpuId;
+
 use super::*;
 
 /// Returns a generator seeded from `SEED`, or `default`; a failing test shows the seed.

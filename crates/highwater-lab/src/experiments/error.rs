@@ -10,7 +10,7 @@ use highwater::topology::{CPUS_MAX, ParseTopologyError};
 use highwater::{BuildError, ReadError};
 use thiserror::Error;
 
-use super::THREADS_MAX;
+use crate::control::Interrupted;
 use crate::replay::ReplayError;
 use crate::rss_trace::RssTraceError;
 use crate::trace::TraceError;
@@ -42,31 +42,13 @@ pub enum ExperimentError {
     /// The topology cannot be parsed.
     #[error(transparent)]
     Topology(ParseTopologyError),
-    /// The experiment is a simulation only.
-    #[error(
-        "`{experiment}` has no run with real threads and pages: leave `--real` and `--threads` out"
-    )]
-    NoReal {
+    /// The experiment lacks what was requested.
+    #[error("`{experiment}` {reason}")]
+    Unsupported {
         /// The experiment.
         experiment: &'static str,
-    },
-    /// The experiment replays no traces.
-    #[error("`{experiment}` replays no recorded traces: leave `--trace` out")]
-    NoTraces {
-        /// The experiment.
-        experiment: &'static str,
-    },
-    /// The experiment has no counterpart in the kernel's control groups.
-    #[error("`{experiment}` reads no groups of the kernel: leave `--kernel` out")]
-    NoKernel {
-        /// The experiment.
-        experiment: &'static str,
-    },
-    /// The experiment always runs every combination that it has.
-    #[error("`{experiment}` leaves no combination out: leave `--matrix` out")]
-    NoMatrix {
-        /// The experiment.
-        experiment: &'static str,
+        /// What it lacks, and the remedy.
+        reason: &'static str,
     },
     /// A recorded trace cannot be read.
     #[error(transparent)]
@@ -98,10 +80,12 @@ pub enum ExperimentError {
         max: usize,
     },
     /// The number of threads is out of range.
-    #[error("{threads} threads: expected 1 to {THREADS_MAX}; change `--threads`")]
+    #[error("{threads} threads: expected 1 to {max}; change `--threads`")]
     Threads {
         /// The number as given.
         threads: u32,
+        /// The most.
+        max: u32,
     },
     /// The system refused to start a thread.
     #[error(
@@ -147,4 +131,10 @@ pub enum ExperimentError {
     /// The run was told to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<Interrupted> for ExperimentError {
+    fn from(Interrupted: Interrupted) -> Self {
+        Self::Interrupted
+    }
 }

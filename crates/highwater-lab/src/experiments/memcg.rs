@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use highwater::topology::Topology;
 
-use super::{Control, ExperimentError};
+use super::ExperimentError;
 use crate::baselines::flush::Shape;
+use crate::control::Control;
 use crate::report::text::size;
 
 /// Kernel memory of a group, and of a group for each possible CPU. Measured on Linux 6.18 with 2

@@ -5,10 +5,11 @@
 //! scans twice as many pages to free the same number, and faulting threads wait for I/O themselves;
 //! if it skips them at the first priorities only, less so.
 
-use super::rmap::{self, Cell, PRIORITY, SKIP, Scenario, Story, VANILLA, published};
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::rmap::{self, Cell, Scenario, Story, published_rows};
+use super::{Experiment, ExperimentError, Extra, Findings, Setup};
+use crate::control::Control;
 use crate::report::text::to_f64;
-use crate::report::{Check, Headline, Noun, Outcome, Row, Unit};
+use crate::report::{Check, Headline, Noun, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -23,18 +24,14 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "1x1x2x1",
     cpus: 1..=8192,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: true,
+    extras: &[Extra::Matrix],
     run,
 };
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let story = Story {
-        experiment: &EXPERIMENT,
         scenario: Scenario::Mapped,
-        published: published_rows(),
+        published: published_rows(include_str!("../../published/rmap-mapped.json")),
         checks: reproduced,
     };
     rmap::run(setup, control, story)
@@ -101,35 +98,4 @@ fn reproduced(cells: &[Cell], pages: u64, checks: &mut Vec<Check>) {
             Unit::Ratio,
         ),
     );
-}
-
-/// The discussion's first table.
-fn published_rows() -> Vec<Row> {
-    vec![
-        published(
-            VANILLA,
-            24.64,
-            5.04,
-            [
-                582, 232, 78, 58, 15_947_857, 105_439, 24_647_536, 8_398_139, 12_582_926,
-            ],
-        ),
-        published(
-            SKIP,
-            25.20,
-            4.16,
-            [
-                9772, 25_865, 17_265, 10_639, 15_133_195, 583_092, 52_768_898, 3_767_100,
-                12_248_353,
-            ],
-        ),
-        published(
-            PRIORITY,
-            23.62,
-            6.61,
-            [
-                14_643, 4906, 651, 1376, 15_095_445, 943_195, 28_103_170, 7_966_353, 12_565_934,
-            ],
-        ),
-    ]
 }

@@ -4,9 +4,10 @@
 //! refaults more than double and the first tenant takes longer. It does not say which tenant
 //! refaults, and how much the reader read meanwhile; the tables here show both.
 
-use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, Story, VANILLA, cell, published};
-use super::{Control, Experiment, ExperimentError, Setup};
-use crate::report::{Check, Headline, Noun, Outcome, Row, Unit};
+use super::rmap::{self, Cell, OURS, Scenario, Story, VANILLA, cell, published_rows};
+use super::{Experiment, ExperimentError, Extra, Findings, Setup};
+use crate::control::Control;
+use crate::report::{Check, Headline, Noun, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -21,18 +22,14 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "1x1x2x1",
     cpus: 1..=8192,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: true,
+    extras: &[Extra::Matrix],
     run,
 };
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let story = Story {
-        experiment: &EXPERIMENT,
         scenario: Scenario::Read,
-        published: published_rows(),
+        published: published_rows(include_str!("../../published/rmap-read.json")),
         checks,
     };
     rmap::run(setup, control, story)
@@ -100,37 +97,4 @@ fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
             Unit::Ratio,
         ),
     );
-}
-
-/// The discussion's second table.
-fn published_rows() -> Vec<Row> {
-    vec![
-        published(
-            VANILLA,
-            27.24,
-            5.29,
-            [
-                15_262, 3_042_004, 2_307_849, 566, 17_557_735, 955_389, 31_622_695, 4_924_052,
-                13_466_538,
-            ],
-        ),
-        published(
-            SKIP,
-            33.54,
-            3.20,
-            [
-                81_258, 3_086_906, 8_959_162, 1059, 30_861_283, 6_353_527, 59_670_433, 13_939_254,
-                32_193_161,
-            ],
-        ),
-        published(
-            PRIORITY,
-            28.68,
-            1.26,
-            [
-                21_644, 3_502_959, 3_605_768, 557, 18_385_674, 1_233_605, 35_372_575, 4_310_247,
-                14_588_019,
-            ],
-        ),
-    ]
 }

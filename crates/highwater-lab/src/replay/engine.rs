@@ -22,7 +22,6 @@ use fastrand::Rng;
 use highwater::units::PAGE_SIZE;
 
 use super::content::{Mismatch, PageStamp};
-use super::control::Control;
 use super::error::{ManagerError, ReplayError};
 use super::latency::{LatencyBook, Pair, Recorder, Seen};
 use super::manifest::TraceReport;
@@ -30,6 +29,7 @@ use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes};
 use super::schedule::{self, Access, Source};
 use super::setup::{Replay, Tenant, boxed};
 use super::versions::Versions;
+use crate::control::Control;
 use crate::report::text::to_f64;
 use crate::trace::Op;
 
@@ -215,7 +215,7 @@ impl<'a> Worker<'a> {
                 self.access(tenant, *access)?;
             }
             let accesses = self.counts.tallies[tenant].page_accesses - before;
-            control.page_accesses.add(accesses);
+            control.count_accesses(accesses);
         }
         Ok(())
     }
@@ -249,13 +249,10 @@ impl<'a> Worker<'a> {
         let mapping = &tenant.mapping;
         let start = Instant::now();
         let guard = self.run.manager.enter();
-        let (bytes, seen) = match mapping.try_read(&guard, page) {
-            Some(bytes) => (bytes, Seen::Hit),
-            None => match mapping.read(&guard, page) {
-                Ok(bytes) => (bytes, Seen::Miss),
-                Err(e) => return Err(access_failed(tenant, Op::Read, page, boxed(e))),
-            },
-        };
+        let (bytes, seen) = hit_or_miss(mapping.try_read(&guard, page), || {
+            mapping.read(&guard, page)
+        })
+        .map_err(|e| access_failed(tenant, Op::Read, page, boxed(e)))?;
         self.latencies.record(start.elapsed(), seen);
         self.verify(tenant, tenant.data.stamp(page, 0), bytes);
         Ok(seen)
@@ -270,13 +267,10 @@ impl<'a> Worker<'a> {
     ) -> Result<Seen, ReplayError> {
         let mapping = &tenant.mapping;
         let start = Instant::now();
-        let (bytes, seen) = match mapping.try_read_latched(page) {
-            Some(bytes) => (bytes, Seen::Hit),
-            None => match mapping.read_latched(page) {
-                Ok(bytes) => (bytes, Seen::Miss),
-                Err(e) => return Err(access_failed(tenant, Op::Read, page, boxed(e))),
-            },
-        };
+        let (bytes, seen) = hit_or_miss(mapping.try_read_latched(page), || {
+            mapping.read_latched(page)
+        })
+        .map_err(|e| access_failed(tenant, Op::Read, page, boxed(e)))?;
         self.latencies.record(start.elapsed(), seen);
         let version = versions.get(page).map_err(versions_failed(tenant))?;
         self.verify(tenant, tenant.data.stamp(page, version), &bytes[..]);
@@ -292,13 +286,8 @@ impl<'a> Worker<'a> {
     ) -> Result<Seen, ReplayError> {
         let mapping = &tenant.mapping;
         let start = Instant::now();
-        let (mut bytes, seen) = match mapping.try_write(page) {
-            Some(bytes) => (bytes, Seen::Hit),
-            None => match mapping.write(page) {
-                Ok(bytes) => (bytes, Seen::Miss),
-                Err(e) => return Err(access_failed(tenant, Op::Write, page, boxed(e))),
-            },
-        };
+        let (mut bytes, seen) = hit_or_miss(mapping.try_write(page), || mapping.write(page))
+            .map_err(|e| access_failed(tenant, Op::Write, page, boxed(e)))?;
         self.latencies.record(start.elapsed(), seen);
         let version = versions.get(page).map_err(versions_failed(tenant))?;
         self.verify(tenant, tenant.data.stamp(page, version), &bytes[..]);
@@ -314,6 +303,17 @@ impl<'a> Worker<'a> {
         if let Err(mismatch) = stamp.verify(bytes) {
             self.counts.failures.add(tenant, &mismatch);
         }
+    }
+}
+
+/// Returns a page that was resident, or brings it in.
+fn hit_or_miss<B, E>(
+    resident: Option<B>,
+    bring_in: impl FnOnce() -> Result<B, E>,
+) -> Result<(B, Seen), E> {
+    match resident {
+        Some(bytes) => Ok((bytes, Seen::Hit)),
+        None => Ok((bring_in()?, Seen::Miss)),
     }
 }
 

@@ -10,6 +10,7 @@ use highwater::units::Bytes;
 use thiserror::Error;
 
 use super::{TENANTS_MAX, THREADS_MAX};
+use crate::control::Interrupted;
 use crate::trace::{DirectoryError, Format, Op, TraceError};
 
 /// An error of the manager, whatever the operation.
@@ -178,4 +179,10 @@ fn because(fault: Option<&str>) -> String {
     fault.map_or_else(String::new, |fault| {
         format!("; first I/O error of its data file: {fault}")
     })
+}
+
+impl From<Interrupted> for ReplayError {
+    fn from(Interrupted: Interrupted) -> Self {
+        Self::Interrupted
+    }
 }

@@ -25,90 +25,25 @@
 //! | `manifest`, `latency`, `report`, `table` | the report |
 
 mod backing;
+mod config;
 mod content;
-mod control;
 mod engine;
 mod error;
 mod latency;
 mod report;
 mod manifest;
+mod run;
 mod run_dir;
 mod schedule;
 mod setup;
 mod table;
 mod versions;
 
-use std::path::PathBuf;
-
-use highwater::frame::Tunables;
-use highwater::lab::reclaim::policy::PolicyKind;
-use highwater::units::Bytes;
-
-use crate::baselines::BackendKind;
-use crate::trace::ReaderOptions;
-
-pub use control::{Control, RunProgress};
+pub use config::{ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
 pub use error::{ManagerError, ReplayError};
 pub use latency::LatencySummary;
 pub use manifest::{Machine, Manifest, TraceReport};
 pub use report::{Outcome, Report, TenantReport};
-pub use setup::{Failure, Leaks, Replay};
+pub use run::{Failure, Leaks};
+pub use setup::Replay;
 pub use table::Table;
-
-/// Largest number of threads of a run. Chosen: more than any machine can use.
-pub const THREADS_MAX: usize = 1024;
-
-/// Largest number of tenants of a run. Chosen: each holds two open files, besides its trace and its
-/// keys.
-pub const TENANTS_MAX: usize = 200;
-
-/// Configuration of a replay.
-#[derive(Clone, Debug)]
-pub struct ReplayConfig {
-    /// Tenants: at least one, with unique names.
-    pub tenants: Vec<TenantConfig>,
-    /// Memory for page frames.
-    pub capacity: Bytes,
-    /// Threads that access pages, 1 to [`THREADS_MAX`]. With one, a run is a function of the traces
-    /// and the seed.
-    pub threads: usize,
-    /// Back end of the frame pool; `None` for the manager's default.
-    pub backend: Option<BackendKind>,
-    /// Eviction policy.
-    pub policy: PolicyKind,
-    /// Knobs of the pool of frames.
-    pub tunables: Tunables,
-    /// Random seed of page contents and of the order of tenants.
-    pub seed: u64,
-    /// Parent of the run's directory.
-    pub dir: PathBuf,
-}
-
-/// One tenant: a trace and its limits.
-#[derive(Clone, Debug)]
-pub struct TenantConfig {
-    /// Unique among the tenants.
-    pub name: String,
-    /// Source of its requests.
-    pub trace: TraceInput,
-    /// Options of the trace's reader.
-    pub options: ReaderOptions,
-    /// The limit of the tenant's group.
-    pub max: Option<Bytes>,
-}
-
-/// Location of a trace.
-#[derive(Clone, Debug)]
-pub enum TraceInput {
-    /// A file.
-    File(PathBuf),
-    /// Standard input; at most one tenant of a run can have it.
-    StandardInput,
-    /// Bytes in the program itself.
-    Embedded {
-        /// Name in messages.
-        name: &'static str,
-        /// The trace's bytes, as in a file.
-        bytes: &'static [u8],
-    },
-}

@@ -15,9 +15,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use fastrand::Rng;
 
-use super::control::Control;
 use super::error::ReplayError;
 use super::manifest::TraceReport;
+use crate::control::Control;
 use crate::trace::{DirectoryError, KeyDirectory, Op, Target, TraceReader};
 
 /// Requests in a batch. Chosen: enough to make the lock cheap, few enough that tenants take turns.
@@ -211,9 +211,7 @@ pub(super) fn next_batch(
         let Some((index, mut state)) = lock_one(sources, drawn) else {
             continue;
         };
-        control
-            .bytes_read
-            .add(sources[index].fill(&mut state, batch)?);
+        control.advance(sources[index].fill(&mut state, batch)?)?;
         if !batch.is_empty() {
             return Ok(Some(index));
         }

@@ -130,6 +130,15 @@ impl Check {
             basis: Basis::Times,
         }
     }
+
+    /// Returns the verdict, in a word or two.
+    pub(super) fn verdict(&self) -> &'static str {
+        match (self.is_judged, self.pass) {
+            (false, _) => "not judged",
+            (true, true) => "ok",
+            (true, false) => "FAILED",
+        }
+    }
 }
 
 impl Subject {

@@ -88,7 +88,7 @@ fn number(amount: f64) -> String {
 }
 
 /// The value of a figure.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
 pub enum Value {
     /// A count.

@@ -4,7 +4,6 @@
 use std::fmt;
 
 use super::Check;
-use super::table::verdict_of;
 
 /// Default width of a terminal.
 pub(crate) const COLUMNS: usize = 80;
@@ -108,7 +107,7 @@ pub(super) fn write_checks(f: &mut fmt::Formatter<'_>, checks: &[Check]) -> fmt:
         let Check {
             name, want, got, ..
         } = check;
-        let mut verdict = verdict_of(check);
+        let mut verdict = check.verdict();
         for line in wrapped(
             &format!("{name}: {got}, wanted {want}"),
             COLUMNS - VERDICT - 2,

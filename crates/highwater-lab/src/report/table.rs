@@ -163,17 +163,8 @@ fn check_cells(check: &Check) -> Vec<String> {
     let Check {
         name, want, got, ..
     } = check;
-    let verdict = verdict_of(check).to_owned();
+    let verdict = check.verdict().to_owned();
     vec![name.clone(), want.clone(), got.clone(), verdict]
-}
-
-/// Returns the verdict of a check, in a word or two.
-pub(super) fn verdict_of(check: &Check) -> &'static str {
-    match (check.is_judged, check.pass) {
-        (false, _) => "not judged",
-        (true, true) => "ok",
-        (true, false) => "FAILED",
-    }
 }
 
 /// A line of a table: a row, or several of one variant.

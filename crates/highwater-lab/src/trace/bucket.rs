@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::directory::DirectoryError;
+use super::error::DirectoryError;
 use super::request::PAGE_LIMIT;
 
 /// Bytes of a bucket: the unit of reading and writing.
@@ -198,8 +198,11 @@ impl<S: BucketStore> Buckets<S> {
         store.read_at(&mut bucket.bytes[..], number * BUCKET as u64)?;
         let entries = bucket.claimed_len();
         if entries as usize > ENTRIES {
-            let bucket = number;
-            return Err(DirectoryError::Corrupt { bucket, entries });
+            return Err(DirectoryError::Corrupt {
+                bucket: number,
+                entries,
+                most: ENTRIES,
+            });
         }
         Ok(())
     }

@@ -20,13 +20,11 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use thiserror::Error;
-
 use super::bucket::{Bucket, BucketStore, Buckets, ENTRIES, Extent, Place};
+use super::error::DirectoryError;
 use super::request::PAGE_LIMIT;
 
 /// Largest number of pages of one key: the capacity of an extent, far above what a request can ask
@@ -39,46 +37,6 @@ const FILL_PERCENT: u64 = 60;
 
 /// Entries of the front table, 16 bytes each. Chosen: 1 MiB, about a level-2 cache.
 const FRONT: usize = 1 << 16;
-
-/// Why a key has no pages.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum DirectoryError {
-    /// The bucket files could not be created, read or written.
-    #[error("the key directory's file failed: {0}")]
-    Io(#[from] io::Error),
-    /// An earlier failure left the buckets unusable.
-    #[error("the key directory is unusable: its file failed before")]
-    Broken,
-    /// A bucket with corrupt content.
-    #[error(
-        "bucket {bucket} of the key directory is corrupt: it claims {entries} of {ENTRIES} entries"
-    )]
-    Corrupt {
-        /// The bucket's number.
-        bucket: u64,
-        /// The entries that it claims.
-        entries: u32,
-    },
-    /// A key with more pages than a request may have.
-    #[error("key {key} asks for {pages} pages: expected at most 2^32")]
-    TooLarge {
-        /// The key.
-        key: u64,
-        /// The pages asked for.
-        pages: u64,
-    },
-    /// All page numbers are allocated.
-    #[error("key {key} asks for {pages} pages, but {allocated} of 2^44 are given out")]
-    Full {
-        /// The key.
-        key: u64,
-        /// The pages asked for.
-        pages: u64,
-        /// The pages allocated before.
-        allocated: u64,
-    },
-}
 
 /// Maps keys to ranges of pages, in bounded memory.
 ///

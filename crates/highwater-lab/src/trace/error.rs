@@ -72,6 +72,48 @@ pub enum TraceError {
     },
 }
 
+/// Why a key has no pages.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The bucket files could not be created, read or written.
+    #[error("the key directory's file failed: {0}")]
+    Io(#[from] io::Error),
+    /// An earlier failure left the buckets unusable.
+    #[error("the key directory is unusable: its file failed before")]
+    Broken,
+    /// A bucket with corrupt content.
+    #[error(
+        "bucket {bucket} of the key directory is corrupt: it claims {entries} of {most} entries"
+    )]
+    Corrupt {
+        /// The bucket's number.
+        bucket: u64,
+        /// The entries that it claims.
+        entries: u32,
+        /// The most that it can have.
+        most: usize,
+    },
+    /// A key with more pages than a request may have.
+    #[error("key {key} asks for {pages} pages: expected at most 2^32")]
+    TooLarge {
+        /// The key.
+        key: u64,
+        /// The pages asked for.
+        pages: u64,
+    },
+    /// All page numbers are allocated.
+    #[error("key {key} asks for {pages} pages, but {allocated} of 2^44 are given out")]
+    Full {
+        /// The key.
+        key: u64,
+        /// The pages asked for.
+        pages: u64,
+        /// The pages allocated before.
+        allocated: u64,
+    },
+}
+
 /// Why one record is bad, as a parser reports it: without the place, and without allocating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use fastrand::Rng;
 use highwater::units::CpuId;
 
-use super::Step;
+use super::step::Step;
 use crate::baselines::{Count, Member, SpaceId, TaskId, Writer};
 
 /// The space of the process that starts all others. It has no pages of its own.

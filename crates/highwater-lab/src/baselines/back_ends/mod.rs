@@ -61,7 +61,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use highwater::frame::{Backend, MakeBackend};
-use highwater::units::{Order, Pages};
 use thiserror::Error;
 
 use zones::Zones;
@@ -74,7 +73,7 @@ use {
     highwater::{
         frame::Wait,
         lab::sync,
-        units::{CpuId, Pfn},
+        units::{CpuId, Order, Pages, Pfn},
     },
     std::ops::Range,
 };
@@ -85,10 +84,6 @@ const KINDS: [Kind; 4] = [
     Kind::Sharded { shards: 5 },
     Kind::Trees,
 ];
-
-fn pages_of(order: Order, blocks: usize) -> Pages {
-    Pages((blocks as u64) << order.get())
-}
 
 /// How a pool keeps its free frames.
 ///

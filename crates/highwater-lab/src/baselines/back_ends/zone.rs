@@ -9,7 +9,10 @@ use highwater::units::{Order, Pages, Pfn};
 
 use super::buddy::Buddy;
 use super::deferred::Deferred;
-use super::pages_of;
+
+pub(super) fn pages_of(order: Order, blocks: usize) -> Pages {
+    Pages((blocks as u64) << order.get())
+}
 
 /// Class of every zone's lock.
 static ZONE_LOCK: LockClass = LockClass::new("zone", Rank::Zone);

@@ -21,8 +21,7 @@ use highwater::frame::{Backend, FreeCount, Wait};
 use highwater::lab::sync::{LockTimes, thread};
 use highwater::units::{CpuId, Order, Pages, Pfn};
 
-use super::pages_of;
-use super::zone::{LockedZone, Zone};
+use super::zone::{LockedZone, Zone, pages_of};
 
 /// A request for single frames goes round the zones this often at most, and lets others run before
 /// each further round. Chosen: what it was promised is there, and a zone that is found empty was

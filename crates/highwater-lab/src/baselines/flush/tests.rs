@@ -3,6 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use highwater::units::CpuId;
 
 use super::*;
 use crate::baselines::tests::rng;

@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use highwater::units::CpuId;
 
-use super::ATTACKS;
 use crate::baselines::flush::{Flushing, Item, Shape};
+use crate::control::Control;
+use crate::experiments::ExperimentError;
 use crate::experiments::truth::Truth;
-use crate::experiments::{Control, ExperimentError};
 use crate::report::{Row, Source};
+
+const ATTACKS: &str = "filled to be as stale as possible: every CPU, one thread";
 
 /// Leaves below the attacked group.
 const LEAVES: usize = 10;

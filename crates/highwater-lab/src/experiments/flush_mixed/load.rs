@@ -20,11 +20,12 @@ use highwater::group::{ChargeError, GroupNode, Limits};
 use highwater::units::{CpuId, Pages};
 
 use crate::baselines::flush::{Flushing, Item, Shape};
+use crate::control::Control;
 use crate::experiments::clock::thread_ns;
 use crate::experiments::crew::{Crew, Hand};
 use crate::experiments::periodic::{End, flush_until};
 use crate::experiments::truth::Truth;
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 
 /// Threads that work and read.
@@ -286,7 +287,8 @@ impl<'a> Load<'a> {
 
 impl Thread {
     fn new(setup: &Setup, number: usize) -> Self {
-        let mut random = Rng::with_seed(setup.seed.wrapping_mul(THREADS as u64) + number as u64);
+        let mut random =
+            Rng::with_seed(setup.options.seed.wrapping_mul(THREADS as u64) + number as u64);
         let cpus = setup.topology.nr_cpus();
         let own = (number..cpus).step_by(THREADS).map(CpuId::from_index);
         let own: Vec<CpuId> = own.collect();

@@ -11,7 +11,6 @@
 
 mod attack;
 mod load;
-mod published;
 
 use highwater::group::{GroupNode, GroupTree};
 
@@ -19,12 +18,15 @@ use self::attack::Attacked;
 use self::load::{GROUP_WORKERS, LEAVES, Load, READERS, Seen, THREADS, TOPS, Took, WORK_PER_READ};
 use super::clock::median;
 use super::flushers::{ALWAYS, Flusher, ONE_THRESHOLD, OURS, PATCH, SKIP};
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::{Experiment, ExperimentError, Findings, Setup, published};
 use crate::baselines::flush::{
     FlushRule, FlushTally, Flushing, LibraryStatistics, Rstat, Shape, groups_of, staleness_max,
 };
+use crate::control::Control;
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Row, Source, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/flush-mixed.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -39,16 +41,12 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "2x12x8x2",
     cpus: 2..=8192,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[],
     run,
 };
 
 const TIMES: &str = "time of one step of a thread, and work of flushing";
 const STALE: &str = "staleness of reads, beyond updates in flight";
-const ATTACKS: &str = "filled to be as stale as possible: every CPU, one thread";
 
 const NOTE: &str = "Groups, charges and limits are the library's, the same for all rules. The \
     statistics of each rule are real code over real memory; any thread may act as any virtual CPU. \
@@ -73,7 +71,7 @@ struct Lane<'a> {
     before: FlushTally,
 }
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let shape = Shape::of(TOPS, LEAVES);
     let contestants = contestants(setup, &shape);
     let rounds = setup.repeats(15, 4, 3);
@@ -131,12 +129,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     }
     let times = lanes.iter().map(|lane| time_row(lane, &lanes));
     let stale = lanes.iter().map(|lane| stale_row(lane));
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, rounds, steps),
         rows: times.chain(stale).chain(attacks).collect(),
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[TIMES]),
         checks,
     })
 }

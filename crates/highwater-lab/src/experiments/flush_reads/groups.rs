@@ -11,12 +11,13 @@ use highwater::units::CpuId;
 
 use super::storm::{Served, Target, storm};
 use crate::baselines::flush::{Flushing, Item, Shape, StatsRead};
+use crate::control::Control;
+use crate::experiments::ExperimentError;
 use crate::experiments::clock::thread_ns;
 use crate::experiments::crew::Crew;
 use crate::experiments::flushers::Flusher;
 use crate::experiments::periodic::{End, flush_until};
 use crate::experiments::truth::{Before, Truth};
-use crate::experiments::{Control, ExperimentError};
 
 /// CPUs that update one group: the threads of a tenant run on few CPUs.
 pub(super) const GROUP_CPUS: usize = 2;

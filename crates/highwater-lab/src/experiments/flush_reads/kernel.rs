@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::round_seed;
-use super::storm::{Served, Target, storm};
+use super::storm::{Served, Target, round_seed, storm};
 use crate::baselines::flush::Shape;
+use crate::control::Control;
 use crate::experiments::crew::Crew;
 use crate::experiments::memcg::{KernelGroups, NoGroups};
 use crate::experiments::periodic::End;
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::experiments::{ExperimentError, Setup};
 
 /// Largest `memory.stat`, in bytes; version 2 fills about half.
 const STAT_BYTES: usize = 8192;

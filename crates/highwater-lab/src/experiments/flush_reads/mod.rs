@@ -8,7 +8,6 @@
 
 mod groups;
 mod kernel;
-mod published;
 mod storm;
 
 use std::sync::PoisonError;
@@ -16,12 +15,15 @@ use std::time::Duration;
 
 use self::groups::{GROUP_CPUS, Groups, UPDATES_PERCENT};
 use self::kernel::KernelRun;
-use self::storm::{Served, reads_per_s};
+use self::storm::{Served, reads_per_s, round_seed};
 use super::flushers::{Flusher, MUTEX, OURS, PATCH, SKIP};
 use super::service::Times;
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::{Experiment, ExperimentError, Extra, Findings, Setup, published};
 use crate::baselines::flush::{FlushRule, LibraryStatistics, Shape};
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
+use crate::control::Control;
+use crate::report::{Check, Figures, Headline, Noun, Row, Source, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/flush-reads.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -36,10 +38,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "2x12x8x2",
     cpus: 2..=8192,
-    has_real: false,
-    has_traces: false,
-    has_kernel: true,
-    has_matrix: false,
+    extras: &[Extra::Kernel],
     run,
 };
 
@@ -62,18 +61,18 @@ const NOTE: &str = "Service time excludes the time that a reader spent runnable 
     loop, at the published machine's rate for a CPU; a late one is served at once. Each time \
     includes reading the clocks.";
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let shape = setup.pick(Shape::of(250, 200), Shape::of(20, 50));
     let time = setup.pick(Duration::from_secs(3), Duration::from_millis(200));
     let rounds: u32 = setup.repeats(3, 1, 2);
     let flushers = flushers(setup, &shape);
-    let storms = flushers.len() as u64 + u64::from(setup.is_kernel);
+    let storms = flushers.len() as u64 + u64::from(setup.options.is_kernel);
     control.expect(storms * u64::from(rounds + 1));
 
     let mut lanes = Vec::new();
     for flusher in &flushers {
         let cpus = setup.topology.nr_cpus();
-        lanes.push(Groups::new(flusher, &shape, cpus, setup.seed));
+        lanes.push(Groups::new(flusher, &shape, cpus, setup.options.seed));
         control.advance(1)?;
     }
     for round in 0..rounds {
@@ -84,7 +83,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
             control.advance(1)?;
         }
     }
-    let kernel = match setup.is_kernel {
+    let kernel = match setup.options.is_kernel {
         true => kernel::run(setup, &shape, time, rounds, control)?,
         false => KernelRun::NotAsked,
     };
@@ -103,19 +102,12 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         kernel_row(&kernel, ARRIVALS, |served| &served.since_arrival),
         rows(&lanes, stale_row),
     ];
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: kernel_config(config(setup, &shape, time * rounds, &lanes), &kernel),
         rows: rows.concat(),
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[READS, KERNEL]),
         checks,
     })
-}
-
-/// Returns the seed of a round: every variant is read by the same schedules.
-fn round_seed(setup: &Setup, round: u32) -> u64 {
-    setup.seed.wrapping_mul(1000).wrapping_add(round.into())
 }
 
 /// Checks of values, which do not depend on time.

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
+use crate::control::Control;
 use crate::experiments::crew::Crew;
 use crate::experiments::service::{ServiceClock, Times};
-use crate::experiments::{Control, ExperimentError};
+use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 
 /// Threads that read.
@@ -138,6 +139,12 @@ fn gap(random: &mut Rng) -> Duration {
 /// Returns the reads per second of all threads.
 pub(super) fn reads_per_s() -> f64 {
     THREAD_READS_PER_S * to_f64(THREADS as u64)
+}
+
+/// Returns the seed of a round: every variant is read by the same schedules.
+pub(super) fn round_seed(setup: &Setup, round: u32) -> u64 {
+    let seed = setup.options.seed.wrapping_mul(1000);
+    seed.wrapping_add(round.into())
 }
 
 #[cfg(test)]

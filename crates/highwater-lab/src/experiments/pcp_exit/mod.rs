@@ -12,7 +12,7 @@
 mod bystander;
 mod cell;
 mod checks;
-mod published;
+mod histograms;
 mod round;
 mod tenants;
 mod variants;
@@ -20,12 +20,14 @@ mod zone;
 
 use self::bystander::TAKEN;
 use self::cell::{Cell, cell};
-use self::published::{bucket_rows, quantiles};
+use self::histograms::{Column, DRAINED, DRAINS, REFILLS, bucket_rows, quantiles};
 use self::round::{Blocks, Ground};
 use self::variants::{A, B, C, CONSERVED, D, Exits, OURS, TENANTS, Variant, variants};
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::buckets::Buckets;
+use super::{Experiment, ExperimentError, Extra, Findings, Setup};
+use crate::control::Control;
 use crate::report::text::to_f64;
-use crate::report::{Figures, Headline, Noun, Outcome, Row, Source};
+use crate::report::{Figures, Headline, Noun, Row, Source};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -40,19 +42,13 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "1x1x19x1",
     cpus: 2..=8192,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: true,
+    extras: &[Extra::Matrix],
     run,
 };
 
 const EXITS: &str = "exits at once: throughput and waits";
 const BYSTANDER: &str = "a bystander's refills of 63 frames while others exit";
 const HOLDS: &str = "visits to the zones while tenants exit";
-const DRAINED: &str = "visits that drained a list, waits and holds together";
-const DRAINS: &str = "visits that drained a list, by time";
-const REFILLS: &str = "visits that refilled a list while tenants filled, by time";
 
 const NOTE: &str = "Threads, pages, locks and work are real: an exit clears page-table slots, \
     drops reverse-map entries, uncharges in batches and frees. CPUs are virtual, one for each \
@@ -67,7 +63,7 @@ const NOTE: &str = "Threads, pages, locks and work are real: an exit clears page
     possible, because those of the discussion were (100 batches). Visits of the trees hold no \
     lock: the whole visit counts as held.";
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let rounds = setup.repeats(ROUNDS, COUNTED_ROUNDS, 1);
     let frames = setup.pick(FRAMES, FRAMES_QUICK);
     let variants = variants(setup);
@@ -99,12 +95,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let mut checks = Vec::new();
     checks::value_checks(&cells, &mut checks);
     checks::time_checks(&cells, &mut checks);
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, &ground, rounds, frames, &cells),
         rows: rows(&cells),
-        published: published::rows(),
+        published: histograms::published_rows(),
         checks,
     })
 }
@@ -146,7 +140,7 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, frames: usize, cells: &[C
         .with("exits_of_a_round_and_tenant", round::TURNS)
         .with("waits_for_cpus_known", knows_waits)
         .with("note_scope", NOTE);
-    published::setting(variants::setting(config))
+    histograms::setting(variants::setting(config))
 }
 
 fn rows(cells: &[Cell]) -> Vec<Row> {
@@ -158,14 +152,9 @@ fn rows(cells: &[Cell]) -> Vec<Row> {
         ("auto_0_visits", D),
         ("highwater_visits", OURS),
     ];
-    let drains = columns.map(|(name, variant)| (name, cell(cells, variant).drains()));
-    let refills = columns.map(|(name, variant)| (name, cell(cells, variant).refills()));
-    let by_bucket = |part, columns: &[(&'static str, _)]| {
-        let columns: Vec<_> = columns
-            .iter()
-            .map(|(name, buckets)| (*name, buckets))
-            .collect();
-        bucket_rows(part, Source::Run, &columns)
+    let by_bucket = |part, visits: fn(&Cell) -> Buckets| {
+        let column = |(name, variant)| Column::new(name, visits(cell(cells, variant)));
+        bucket_rows(part, Source::Run, &columns.map(column))
     };
     let watched = cells
         .iter()
@@ -177,8 +166,8 @@ fn rows(cells: &[Cell]) -> Vec<Row> {
         each(hold_row),
         vec![line_row(cells)],
         each(drain_row),
-        by_bucket(DRAINS, &drains),
-        by_bucket(REFILLS, &refills),
+        by_bucket(DRAINS, Cell::drains),
+        by_bucket(REFILLS, Cell::refills),
     ]
     .concat()
 }

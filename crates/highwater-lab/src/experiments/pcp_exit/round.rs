@@ -125,7 +125,11 @@ pub(super) fn run(
         memory: &ground.memory,
         rmap: &ground.rmap,
     };
-    let seed = setup.seed.wrapping_mul(1_000_003).wrapping_add(number);
+    let seed = setup
+        .options
+        .seed
+        .wrapping_mul(1_000_003)
+        .wrapping_add(number);
     let mut tenants = tenants(variant.tenants, ground.frames, ground.nr_cpus, seed);
     let phase = Phase::default();
     let bystander = bystander_cpu(ground.nr_cpus);

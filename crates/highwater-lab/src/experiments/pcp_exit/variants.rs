@@ -136,7 +136,7 @@ pub(super) const SCALE_2: &str = "auto, scale 2";
 pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
     let nr_cpus = setup.topology.nr_cpus();
     let mut variants = needed(nr_cpus);
-    if setup.is_matrix {
+    if setup.options.is_matrix {
         variants.extend(matrix());
     }
     variants

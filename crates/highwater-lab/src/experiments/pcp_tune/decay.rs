@@ -3,10 +3,13 @@
 use highwater::frame::ListInfo;
 
 use super::loads::{Driven, Load};
-use super::{DECAY, Sizes, auto, pool};
-use crate::experiments::{Control, ExperimentError, Setup};
+use super::pool::{Sizes, auto, pool};
+use crate::control::Control;
+use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source, Unit};
+
+const DECAY: &str = "frames in lists after the load stopped, by ticks of a second";
 
 /// Scales; the steps of decay must not depend on them.
 const SCALES: [i64; 3] = [0, 5, 6];
@@ -100,7 +103,7 @@ fn decay(
     let mut config = auto(setup);
     let pool = pool(setup, config)?;
     // The same load fills the lists of every scale; the scale is set only then.
-    let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.seed);
+    let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.options.seed);
     driven.run(Load::Loop, sizes.most(), setup.pick(20_000, 4000), control)?;
     driven.rest();
     config.tunables = config.tunables.pcp_batch_scale_max(scale)?;

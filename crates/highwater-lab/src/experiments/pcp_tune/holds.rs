@@ -13,12 +13,15 @@ use highwater::lab::memmap::Frame;
 use highwater::lab::sync::LockTimes;
 use highwater::units::{CpuId, Pages};
 
-use super::{HOLDS, frame_memory};
+use super::pool::frame_memory;
+use crate::control::Control;
 use crate::experiments::buckets::Buckets;
 use crate::experiments::clock::{median, thread_ns};
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Row, Source};
+
+pub(super) const HOLDS: &str = "one hold of a zone's lock, by number of frames moved";
 
 /// Scales, for batches of 63 to 2,016 frames.
 const SCALES: [u8; 6] = [0, 1, 2, 3, 4, 5];
@@ -57,7 +60,7 @@ pub(super) fn run(
         lanes.push(Lane::new(scale, frames)?);
     }
     let mut order: Vec<usize> = (0..frames).collect();
-    Rng::with_seed(setup.seed).shuffle(&mut order);
+    Rng::with_seed(setup.options.seed).shuffle(&mut order);
     for round in 0..rounds(setup) {
         let count = lanes.len();
         for turn in 0..count {

@@ -3,10 +3,13 @@
 use highwater::frame::{DrainMode, PcpCounters, PoolConfig, Tunables, Watermarks};
 
 use super::loads::{Driven, Load, Seen};
-use super::{KNOBS, POOL, POOL_QUICK, Sizes, auto, pool};
-use crate::experiments::{Control, ExperimentError, Setup};
+use super::pool::{POOL, POOL_QUICK, Sizes, auto, pool};
+use crate::control::Control;
+use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source};
+
+const KNOBS: &str = "a knob turned under load";
 
 /// Knobs and their new values; each starts from the defaults.
 const TURNS: [(&str, i64); 15] = [
@@ -212,7 +215,7 @@ fn turn(
         ..auto(setup)
     };
     let pool = pool(setup, config)?;
-    let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.seed);
+    let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.options.seed);
     let steps = setup.pick(8000, 2000);
     driven.run(Load::OneWay, sizes.most(), steps, control)?;
     pool.set_tunables(config.tunables.with(knob, value)?);

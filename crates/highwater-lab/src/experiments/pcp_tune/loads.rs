@@ -18,7 +18,8 @@ use highwater::frame::{AllocFlags, FramePool, PcpCounters};
 use highwater::lab::memmap::{Block, Frame};
 use highwater::units::{CpuId, Order};
 
-use crate::experiments::{Control, ExperimentError};
+use crate::control::Control;
+use crate::experiments::ExperimentError;
 use crate::report::text::to_f64;
 
 /// Frames of a step.

@@ -13,18 +13,19 @@ mod decay;
 mod holds;
 mod knobs;
 mod loads;
-mod published;
+mod pool;
 
-use std::sync::Arc;
+use highwater::frame::PcpPolicy;
 
-use highwater::frame::{FramePool, PcpPolicy, PoolConfig};
-use highwater::lab::memmap::FrameMemory;
-use highwater::units::Pages;
-
+use self::holds::HOLDS;
 use self::loads::{Driven, Load, Seen};
-use super::{Control, Experiment, ExperimentError, Setup};
+use self::pool::{POOL, POOL_QUICK, Sizes, auto, pool};
+use super::{Experiment, ExperimentError, Findings, Setup, published};
+use crate::control::Control;
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Side, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Row, Side, Source, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/pcp-tune.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -47,21 +48,11 @@ pub static EXPERIMENT: Experiment = Experiment {
     },
     topology: "1x1x8x1",
     cpus: 1..=64,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[],
     run,
 };
 
 const ZONE: &str = "frames from the zones, and memory held by lists";
-const DECAY: &str = "frames in lists after the load stopped, by ticks of a second";
-const KNOBS: &str = "a knob turned under load";
-const HOLDS: &str = "one hold of a zone's lock, by number of frames moved";
-
-/// The pool: 1 GiB, untouched except for the frames of the last part.
-const POOL: Pages = Pages(1 << 18);
-const POOL_QUICK: Pages = Pages(1 << 16);
 
 const NOTE: &str = "alloc_zone is the number of frames that came from the zones; free_high counts \
     drains of whole lists after the free of a block of two frames; base is the rule that the \
@@ -73,49 +64,6 @@ const NOTE: &str = "alloc_zone is the number of frames that came from the zones;
     memory. A tick is one second of decay. Knobs are turned in a pool that drains in one hold, \
     under the one-way load. The last table's means exclude preemption, in proportion; published \
     pages were faulted in and zeroed, ours were not.";
-
-/// Sizes of a pool's lists, in frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sizes {
-    batch: u64,
-    high_min: u64,
-    high_max: u64,
-}
-
-impl Sizes {
-    /// Returns the present sizes of a pool's lists.
-    fn of(pool: &FramePool) -> Self {
-        let lists = pool.zoneinfo().lists;
-        let list = lists.first().expect("a pool has a list");
-        Self {
-            batch: list.batch.into(),
-            high_min: list.high_min.into(),
-            high_max: list.high_max.into(),
-        }
-    }
-
-    /// Returns the capacity of a list, for loads.
-    fn most(&self) -> usize {
-        usize::try_from(self.high_max).expect("frames of a pool")
-    }
-}
-
-/// Returns the configuration of the default policy.
-fn auto(setup: &Setup) -> PoolConfig {
-    PoolConfig {
-        policy: PcpPolicy::Auto,
-        ..PoolConfig::new(setup.topology.nr_cpus())
-    }
-}
-
-fn pool(setup: &Setup, config: PoolConfig) -> Result<FramePool, ExperimentError> {
-    let memory = frame_memory(setup.pick(POOL, POOL_QUICK))?;
-    Ok(FramePool::with_config(Arc::new(memory), config)?)
-}
-
-fn frame_memory(pages: Pages) -> Result<FrameMemory, ExperimentError> {
-    Ok(FrameMemory::new(pages)?)
-}
 
 /// Sizing rules from the one that the series replaced: name, policy, scale, fraction.
 const LADDER: [(&str, PcpPolicy, i64, i64); 6] = [
@@ -138,7 +86,7 @@ const LOADS: [(&str, Load); 4] = [
     ("one way", Load::OneWay),
 ];
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let ladder = (LADDER.len() * LOADS.len()) as u64;
     control.expect(ladder + decay::STEPS + knobs::STEPS + holds::steps(setup));
     let sizes = Sizes::of(&pool(setup, auto(setup))?);
@@ -149,12 +97,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     decay::run(setup, sizes, &mut rows, &mut checks, control)?;
     knobs::run(setup, sizes, &mut rows, &mut checks, control)?;
     holds::run(setup, &mut rows, control)?;
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, sizes),
         rows,
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[ZONE, HOLDS]),
         checks,
     })
 }
@@ -238,7 +184,7 @@ fn stand_on(
     let tunables = tunables.and_then(|tunables| tunables.percpu_pagelist_high_fraction(fraction));
     config.tunables = tunables?;
     let pool = pool(setup, config)?;
-    let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.seed);
+    let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.options.seed);
     // Lists reach their size in the first quarter.
     let steps = setup.pick(40_000, 8000);
     driven.run(load, sizes.most(), steps / 4, control)?;
@@ -274,7 +220,7 @@ fn zone_row(load: &str, rung: &str, seen: &Seen, base: &Seen) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiments::Size;
+    use crate::experiments::{Options, Size};
     use crate::report::Judge;
 
     /// Goal: the check of memory in use can fail. Method: lists pinned at the size that the others
@@ -284,14 +230,11 @@ mod tests {
         for size in [Size::Quick, Size::Full] {
             let setup = Setup {
                 topology: EXPERIMENT.topology.parse().unwrap(),
-                seed: 1,
-                size,
-                is_real: false,
-                threads: None,
-                traces: Vec::new(),
-                is_kernel: false,
-                is_matrix: false,
                 judge: Judge::Counts,
+                options: Options {
+                    size,
+                    ..Options::default()
+                },
             };
             let sizes = Sizes::of(&pool(&setup, auto(&setup)).unwrap());
             let stand = |name| {

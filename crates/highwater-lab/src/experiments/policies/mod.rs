@@ -10,7 +10,6 @@
 //! through the library itself, under the two-list LRU and the balanced policy, if the cache is
 //! large enough for a pool.
 
-mod published;
 mod real;
 mod traces;
 
@@ -19,10 +18,13 @@ use std::time::{Duration, Instant};
 use highwater::lab::reclaim::policy::{Balanced, Car, Clock, S3Fifo, Sieve};
 
 use self::traces::Source as Trace;
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::{Experiment, ExperimentError, Extra, Findings, Setup, published};
+use crate::control::Control;
 use crate::models::{AccessTrace, Algorithm, Decided, misses};
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Side, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Row, Side, Source, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/policies.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -45,10 +47,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     },
     topology: "1x1x2x1",
     cpus: 1..=1024,
-    has_real: true,
-    has_traces: true,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[Extra::Real, Extra::Traces],
     run,
 };
 
@@ -87,14 +86,22 @@ const PAGES_MIN: usize = 64;
 /// The most that the default may miss above LRU, in percent of LRU's misses.
 const WORSE_MAX: f64 = 2.5;
 
+const NOTE_PUBLISHED: &str = "The published means are of thousands of other traces, so ours \
+    cannot reproduce them: over the traces here exact S3-FIFO, 2Q and ARC come out elsewhere, by \
+    either mean. They remain the mark for the default policy; a fair comparison is that between \
+    the columns.";
+
+/// The default policy's promised mean at 1 %; at 10 % it is the one published for S3-FIFO.
+const PROMISED_1: f64 = 5.0;
+
 const NOTE: &str = "A figure is the share of exact LRU's misses that an algorithm avoids. A key is \
     one page, whatever its size. Means are over the recorded traces, each counted once; those of \
     traces and caches of 64 pages or more exclude caches so small that one page decides.";
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let recorded = traces::recorded(setup.size);
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
+    let recorded = traces::recorded(setup.options.size);
     let nr_recorded = recorded.len();
-    let asked = setup.traces.iter().map(|path| traces::given(path));
+    let asked = setup.options.traces.iter().map(|path| traces::given(path));
     let others: Vec<Trace> = std::iter::once(traces::shipped()).chain(asked).collect();
     let steps =
         (nr_recorded + others.len()) * SHARES.len() * (Algorithm::ALL.len() + DECIDED.len());
@@ -103,13 +110,11 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     for trace in recorded.iter().chain(&others) {
         found.add(trace, setup, control)?;
     }
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, nr_recorded, others.len()),
         checks: found.checks(setup, nr_recorded),
         rows: found.rows(),
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[PART_1, PART_10]),
     })
 }
 
@@ -119,7 +124,7 @@ fn config(setup: &Setup, nr_recorded: usize, nr_others: usize) -> Figures {
         .with("recorded_traces", nr_recorded)
         .with("other_traces", nr_others)
         .with("note_figures", NOTE)
-        .with("note_published", published::NOTE)
+        .with("note_published", NOTE_PUBLISHED)
 }
 
 /// Returns the figure for an algorithm's reduction.
@@ -247,7 +252,7 @@ impl Found {
                 decisions.push(decided(algorithm, &trace, capacity));
                 control.advance(1)?;
             }
-            let replayed = match setup.is_real {
+            let replayed = match setup.options.is_real {
                 true => real::misses(source, capacity, setup, control)?,
                 false => None,
             };
@@ -339,7 +344,9 @@ impl Found {
     fn checks(&self, setup: &Setup, nr_recorded: usize) -> Vec<Check> {
         let mut checks = vec![self.bound_check()];
         if nr_recorded == traces::nr_recorded() {
-            for (share, promised) in published::PROMISED {
+            let rows = published::rows(PUBLISHED_FIGURES, &[PART_1, PART_10]);
+            let s3_fifo = published::figure(&rows, PART_10, figure(Algorithm::S3Fifo));
+            for (share, promised) in [(0.01, PROMISED_1), (0.1, s3_fifo)] {
                 checks.extend(self.mean_checks(share, promised));
             }
         }

@@ -8,8 +8,9 @@ use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Pages;
 
 use super::traces::Source as Trace;
-use crate::experiments::{Control, ExperimentError, Setup};
-use crate::replay::{self, Replay, ReplayConfig, TenantConfig};
+use crate::control::Control;
+use crate::experiments::{ExperimentError, Setup};
+use crate::replay::{Replay, ReplayConfig, TenantConfig};
 
 /// The replayed policies, and the figures for the misses that they avoid.
 pub(super) const REPLAYED: [(PolicyKind, &str); 2] = [
@@ -42,7 +43,7 @@ pub(super) fn misses(
 
 /// Threads of a replay.
 pub(super) fn threads(setup: &Setup) -> usize {
-    setup.threads.unwrap_or(1) as usize
+    setup.options.threads.unwrap_or(1) as usize
 }
 
 fn replayed(
@@ -68,11 +69,11 @@ fn replayed(
         backend: None,
         policy,
         tunables: Tunables::default(),
-        seed: setup.seed,
+        seed: setup.options.seed,
         dir: std::env::temp_dir(),
     };
     let run = Replay::prepare(&config).map_err(failed)?;
-    let outcome = run.run(&replay::Control::default());
+    let outcome = run.run(&Control::default());
     let report = outcome.map_err(|failure| failed(failure.error))?.report;
     Ok(report.misses)
 }

@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::experiments::{Control, ExperimentError, Size};
+use crate::control::Control;
+use crate::experiments::{ExperimentError, Size};
 use crate::models::AccessTrace;
 use crate::replay::TraceInput;
 use crate::trace::{Format, ReaderOptions, Target, TraceError, TraceReader};

@@ -7,11 +7,19 @@ use std::sync::Arc;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Backing, FileBacking};
 
-use super::Scenario;
 use super::clock::Clock;
 use super::disk::{Disk, Pace, Paced};
 use crate::experiments::ExperimentError;
 use crate::report::text::to_f64;
+
+/// A scenario of the discussion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    /// A and B.
+    Mapped,
+    /// And C.
+    Read,
+}
 
 /// Pages of C's file, as a part of the pool: chosen, because the discussion does not state the
 /// size. Under *vanilla* its C brought in 2.46 million pages (18.51 million were freed, 18.87

@@ -9,7 +9,7 @@ use highwater::{File, Group, Manager, Mapping, ReadError, Space};
 use super::clock::{Clock, PAGE_IN, PAGE_OF_A, PAGE_OF_A_BESIDE_C, PAGE_OF_C};
 use super::ground::Ground;
 use super::turns::{Turns, Who};
-use crate::experiments::Control;
+use crate::control::Control;
 use crate::report::text::to_f64;
 
 /// Pages between two checks of the stop flag.

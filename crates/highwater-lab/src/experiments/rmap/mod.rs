@@ -44,6 +44,7 @@
 
 mod cell;
 mod clock;
+mod counters;
 mod disk;
 mod ground;
 mod load;
@@ -53,7 +54,8 @@ mod turns;
 mod variants;
 
 pub(super) use cell::{Cell, cell};
-pub(super) use rows::published;
+pub(super) use ground::Scenario;
+pub(super) use rows::published_rows;
 use variants::{HELD, REAL_OURS, REAL_SKIP, REAL_VANILLA};
 pub(super) use variants::{OURS, PRIORITY, SKIP, VANILLA};
 
@@ -61,22 +63,13 @@ use self::clock::ClockKind;
 use self::ground::Ground;
 use self::round::{Plan, Round};
 use self::variants::{Variant, variants};
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::{ExperimentError, Findings, Setup};
+use crate::control::Control;
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Outcome, Row, Unit};
-
-/// A scenario of the discussion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scenario {
-    /// A and B.
-    Mapped,
-    /// And C.
-    Read,
-}
+use crate::report::{Check, Figures, Row, Unit};
 
 /// The parts that differ between the experiments.
 pub(super) struct Story {
-    pub(super) experiment: &'static Experiment,
     pub(super) scenario: Scenario,
     /// The published table.
     pub(super) published: Vec<Row>,
@@ -135,13 +128,13 @@ pub(super) fn run(
     setup: &Setup,
     control: &Control,
     story: Story,
-) -> Result<Outcome, ExperimentError> {
+) -> Result<Findings, ExperimentError> {
     let scenario = story.scenario;
     let capacity = setup.pick(CAPACITY, CAPACITY_QUICK);
     let rounds = setup.pick(ROUNDS, 1);
     let variants = variants(setup);
     control.expect(variants.len() as u64 * rounds);
-    let ground = Ground::new(setup.seed, capacity, scenario)?;
+    let ground = Ground::new(setup.options.seed, capacity, scenario)?;
     let mut share = calibrate(setup, &ground, control)?;
     let mut shares = Vec::new();
     let mut cells: Vec<_> = variants.into_iter().map(Cell::new).collect();
@@ -159,7 +152,11 @@ pub(super) fn run(
                 churn: cell.variant.churn(scenario, share),
                 clock: cell.variant.clock,
                 passes: PASSES,
-                seed: setup.seed.wrapping_mul(1_000_003).wrapping_add(number),
+                seed: setup
+                    .options
+                    .seed
+                    .wrapping_mul(1_000_003)
+                    .wrapping_add(number),
             };
             cell.rounds.push(round::run(&ground, plan, control)?);
             control.advance(1)?;
@@ -171,9 +168,7 @@ pub(super) fn run(
         (story.checks)(&cells, ground.pages(), &mut checks);
         beyond_checks(&cells, &mut checks);
     }
-    Ok(Outcome {
-        experiment: story.experiment.name,
-        thread: story.experiment.thread,
+    Ok(Findings {
         config: config(setup, &ground, rounds, shares),
         rows: rows::rows(&cells, scenario),
         published: story.published,
@@ -211,7 +206,7 @@ fn calibrate(setup: &Setup, ground: &Ground, control: &Control) -> Result<f64, E
             churn: Some(churn),
             clock: ClockKind::System,
             passes: 1,
-            seed: setup.seed.wrapping_add(attempt),
+            seed: setup.options.seed.wrapping_add(attempt),
         };
         let round = round::run(ground, plan, control)?;
         let contended = round.contended_ratio();

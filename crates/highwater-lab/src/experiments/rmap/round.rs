@@ -14,13 +14,14 @@ use highwater::units::{PAGE_BYTES, Pages};
 use highwater::{Background, Group, Manager};
 
 use super::clock::{Clock, ClockKind};
+use super::counters::COUNTED;
 use super::ground::Ground;
 use super::load::{self, Churn, Churned, Read};
-use super::rows::COUNTED;
 use super::turns::Who;
+use crate::control::Control;
+use crate::experiments::ExperimentError;
 use crate::experiments::buckets::Buckets;
 use crate::experiments::crew::{Crew, Hand};
-use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 
 /// Distance between watermarks, in ten-thousandths of the pool: 4.6 times the pages that reclaim

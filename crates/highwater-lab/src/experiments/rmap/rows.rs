@@ -1,62 +1,25 @@
 //! Rows of the tables, under the published row names where there are any.
 
-use super::Scenario;
 use super::cell::Cell;
+use super::counters::{KERNEL, RMAP};
+use super::ground::Scenario;
 use super::round::Tenant;
+use crate::experiments::published;
 use crate::report::{Row, Source};
-
-/// The published rows, in their order.
-pub(crate) const KERNEL: [&str; 9] = [
-    "allocstall_movable",
-    "pgactivate",
-    "pgdeactivate",
-    "pgmajfault",
-    "pgsteal_kswapd",
-    "pgsteal_direct",
-    "pgscan_kswapd",
-    "pgscan_direct",
-    "workingset_refault_file",
-];
-
-/// The library's counters of the reverse map.
-const RMAP: [&str; 6] = [
-    "rmap_checks",
-    "rmap_checks_contended",
-    "rmap_unmaps_contended",
-    "rmap_deferred",
-    "rmap_settled",
-    "rmap_over_debt",
-];
-
-/// All counters that are read after each run.
-pub(super) const COUNTED: [&str; 15] = {
-    let mut all = [""; 15];
-    let mut at = 0;
-    while at < all.len() {
-        all[at] = match at < KERNEL.len() {
-            true => KERNEL[at],
-            false => RMAP[at - KERNEL.len()],
-        };
-        at += 1;
-    }
-    all
-};
 
 const VMSTAT: &str = "vmstat and A's elapsed time, as published";
 const TENANTS: &str = "throughput and cost of each tenant";
 const LOCK: &str = "the lock of the reverse map";
 
-/// Returns a published row: a variant's elapsed time, its coefficient of variation in percent, and
-/// the counters of [`KERNEL`].
-pub(crate) fn published(variant: &str, elapsed_s: f64, deviation: f64, counts: [u64; 9]) -> Row {
-    let mut row = Row::new(VMSTAT, Source::Thread, variant)
-        .with("elapsed_s", elapsed_s)
-        .with("deviation_percent", deviation);
-    for (name, count) in KERNEL.into_iter().zip(counts) {
-        row = row.with(name, count);
-    }
-    let [kswapd, direct, scan_kswapd, scan_direct] =
-        [4, 5, 6, 7].map(|at| crate::report::text::to_f64(counts[at]));
+/// Returns the published rows of a data file, with the summary that follows from their counts.
+pub(crate) fn published_rows(file: &'static str) -> Vec<Row> {
+    let rows = published::rows(file, &[VMSTAT]).into_iter();
+    rows.map(with_efficiency).collect()
+}
+
+fn with_efficiency(row: Row) -> Row {
+    let of = |name| published::figure(std::slice::from_ref(&row), VMSTAT, name);
+    let [kswapd, direct, scan_kswapd, scan_direct] = [4, 5, 6, 7].map(|at| of(KERNEL[at]));
     row.with(
         "efficiency_percent",
         100.0 * (kswapd + direct) / (scan_kswapd + scan_direct),
@@ -147,6 +110,7 @@ fn lock_row(cell: &Cell) -> Row {
 
 #[cfg(test)]
 mod tests {
+    use super::super::counters::COUNTED;
     use super::*;
     use crate::report::Value;
 
@@ -154,10 +118,9 @@ mod tests {
     /// efficiency.
     #[test]
     fn efficiency_follows_from_the_published_counts() {
-        let counts = [
-            582, 232, 78, 58, 15_947_857, 105_439, 24_647_536, 8_398_139, 12_582_926,
-        ];
-        let row = published("vanilla", 24.64, 5.04, counts);
+        let rows = published_rows(include_str!("../../../published/rmap-mapped.json"));
+        let row = &rows[0];
+        assert_eq!(row.variant, "vanilla");
         let Some(Value::Real(efficiency)) = row.figures.get("efficiency_percent") else {
             panic!("{row:?}");
         };

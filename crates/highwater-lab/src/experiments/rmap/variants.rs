@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 
-use super::Scenario;
 use super::clock::ClockKind;
+use super::ground::Scenario;
 use super::load::Churn;
 use crate::experiments::Setup;
 
@@ -133,7 +133,7 @@ pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
         Variant::ours(REAL_OURS, B::Calibrated).by_the_system(),
         Variant::ours(HELD, B::Starving).by_the_system(),
     ];
-    if setup.is_matrix {
+    if setup.options.is_matrix {
         variants.push(Variant::ours("Highwater, no B", B::Absent));
         variants.extend(
             [

@@ -2,25 +2,26 @@
 //! batches.
 //!
 //! The body is that of will-it-scale's `page_fault1`: 32,768 additions of one page, then 64 of
-//! minus
-//! 512. The experiment measures shared cache lines written for each page, on 192 virtual CPUs that
-//!      count for one space in turn; time for each page on the real CPUs; and the effect of that
-//!      time on the throughput of page faults.
+//! minus 512. The experiment measures shared cache lines written for each page, on 192 virtual
+//! CPUs that count for one space in turn; time for each page on the real CPUs; and the effect of
+//! that time on the throughput of page faults.
 //!
 //! Two real CPUs cannot show the contention of 192 for a line. They show its direction, and the
 //! cost of the accounting alone; the published benchmarks are of whole kernels.
 
-mod published;
 mod timing;
 
 use highwater::lab::percpu::has_restartable_sequences;
 use highwater::units::CpuId;
 
-use self::timing::{OURS_SET, Timed};
+use self::timing::{FAULTS, OURS_SET, Timed, UNMAP_PAGES, UNMAPS};
 use super::lineup::{Entry, FLAT, Lineup, OURS, PUBLISHED};
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::{Experiment, ExperimentError, Findings, Setup, published};
+use crate::control::Control;
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Row, Source, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/rss-cost.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -35,10 +36,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "2x12x8x1",
     cpus: 2..=8192,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[],
     run,
 };
 
@@ -49,11 +47,6 @@ const PAGE_FAULTS: &str =
     "page faults a second of a thread (here: a fault and its counting, added up)";
 const WHOLE_BENCHMARKS: &str =
     "whole benchmarks of the active-space cache, which have no counterpart here";
-
-/// The body: faults of one page, then unmaps of many. 128 MiB.
-const FAULTS: u32 = 32_768;
-const UNMAPS: u32 = 64;
-const UNMAP_PAGES: i64 = 512;
 
 /// Upper bound of the CPUs that take part in counting writes.
 const CPUS_COUNTED_MAX: usize = 192;
@@ -72,7 +65,7 @@ const NOTE: &str = "Writes are counted on virtual CPUs, each faulting in one pag
     machine does not have. Page faults a second add the time of counting a page to that of a real \
     first touch here; the published ones are whole runs of will-it-scale.";
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let cpus = counted_cpus(setup);
     control.expect(cpus.len() as u64 + 2 * timing::steps(setup) + timing::fault_steps(setup));
     let lineup = count_writes(setup, &cpus, control)?;
@@ -90,15 +83,13 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         (&pair, "here, 2 threads of one space"),
     ];
     let faults = faults.map(|(times, name)| fault_row(times, name, fault_ns));
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, cpus.len(), fault_ns),
         rows: writes
             .chain(time_rows(&single, &pair))
             .chain(faults)
             .collect(),
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[PAGE_FAULTS, WHOLE_BENCHMARKS]),
         checks,
     })
 }

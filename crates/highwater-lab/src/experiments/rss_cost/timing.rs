@@ -11,13 +11,18 @@ use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{CpuId, PAGE_SIZE};
 
-use super::{FAULTS, UNMAP_PAGES, UNMAPS};
 use crate::baselines::{
     FlatCounter, Grouping, PerNodeCounter, Rounding, SharedCounter, TreeCounter, Untracked,
 };
+use crate::control::Control;
 use crate::experiments::clock::{Took, median, time_threads};
 use crate::experiments::lineup::{CONTIGUOUS, FLAT, OURS, PER_NODE, PUBLISHED, SHARED};
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::experiments::{ExperimentError, Setup};
+
+/// The body: faults of one page, then unmaps of many. 128 MiB.
+pub(super) const FAULTS: u32 = 32_768;
+pub(super) const UNMAPS: u32 = 64;
+pub(super) const UNMAP_PAGES: i64 = 512;
 
 /// The library's counters of a space: a set of four, as a space has them.
 pub(super) const OURS_SET: &str = "Highwater, set of four";

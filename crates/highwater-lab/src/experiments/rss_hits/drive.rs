@@ -9,9 +9,10 @@ use crate::baselines::active_cache::ActiveStats;
 use crate::baselines::{
     ActiveSpaces, Count, Design, LibrarySets, Line, Member, SpaceId, TaskCache, Traffic,
 };
+use crate::control::Control;
+use crate::experiments::ExperimentError;
 use crate::experiments::contenders::{ACTIVE, PER_TASK};
 use crate::experiments::lineup::OURS;
-use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source};
 use crate::workloads::Step;
@@ -99,7 +100,7 @@ impl Drive {
                 self.look(step);
             }
         }
-        control.advance(self.events - told)
+        Ok(control.advance(self.events - told)?)
     }
 
     fn step(&mut self, step: Step) {

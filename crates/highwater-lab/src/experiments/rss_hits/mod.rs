@@ -10,16 +10,18 @@
 //! last part shows where it begins to save any.
 
 mod drive;
-mod published;
 mod recorded;
 
 use self::drive::{Drive, Driven};
 use self::recorded::{Recorded, Recording};
 use super::contenders::{ACTIVE, PER_TASK};
-use super::{Control, Experiment, ExperimentError, Setup};
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Side, Unit};
+use super::{Experiment, ExperimentError, Extra, Findings, Setup, published};
+use crate::control::Control;
+use crate::report::{Check, Figures, Headline, Noun, Row, Side, Unit};
 use crate::rss_trace::Shipped;
 use crate::workloads::{Life, Mix, Processes};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/rss-hits.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -42,10 +44,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     },
     topology: "1x1x8x2",
     cpus: 1..=1024,
-    has_real: false,
-    has_traces: true,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[Extra::Traces],
     run,
 };
 
@@ -67,6 +66,11 @@ const TURNS: [(&str, u32); 5] = [
     ("2,048 faults", 2048),
 ];
 
+/// Why one of the published figures must be wrong.
+const NOTE_PUBLISHED: &str = "The published hits of pgbench are those of the build, digit for \
+    digit: one of the two was pasted by mistake. The discussion counts events for each miss; it \
+    does not say how many switches found something to flush.";
+
 const NOTE: &str = "Events are pages or vectors counted for a member. The mixes follow the \
     discussion's account and are not its workloads: a process of the build execs once, with 2 to 6 \
     argument pages and about 520 faults for each (boot: 1,800), so that the ratio is near the \
@@ -79,7 +83,7 @@ const NOTE: &str = "Events are pages or vectors counted for a member. The mixes 
     counters of a space are exact at home and carry one page in 32 once a second CPU counts for \
     it, independently of switches.";
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let mut report = Report::default();
     for (name, mix) in mixes(setup) {
         let driven = drive(setup, mix, control)?;
@@ -89,7 +93,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         let recording = Recording::Shipped(shipped);
         report.trace(&recorded::replay(&recording, control)?);
     }
-    for path in &setup.traces {
+    for path in &setup.options.traces {
         let recording = Recording::File(path.clone());
         report.trace(&recorded::replay(&recording, control)?);
     }
@@ -98,12 +102,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         report.slice(name, &driven);
     }
     report.finish();
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup),
         rows: report.rows(),
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[MIXES]),
         checks: report.checks,
     })
 }
@@ -111,8 +113,8 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 fn config(setup: &Setup) -> Figures {
     setup
         .config()
-        .with("traces", Shipped::ALL.len() + setup.traces.len())
-        .with("note_published", published::NOTE)
+        .with("traces", Shipped::ALL.len() + setup.options.traces.len())
+        .with("note_published", NOTE_PUBLISHED)
         .with("note_scope", NOTE)
 }
 
@@ -186,7 +188,7 @@ fn turns_of(setup: &Setup, slice: u32) -> Mix {
 fn drive(setup: &Setup, mix: Mix, control: &Control) -> Result<Driven, ExperimentError> {
     control.expect(mix.nr_faults());
     let mut drive = Drive::new(&setup.topology, mix.nr_spaces(), mix.nr_tasks());
-    drive.run(Processes::new(mix, setup.seed), control)?;
+    drive.run(Processes::new(mix, setup.options.seed), control)?;
     Ok(drive.finish())
 }
 

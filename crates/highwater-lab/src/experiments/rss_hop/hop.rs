@@ -4,11 +4,14 @@ use fastrand::Rng;
 use highwater::units::CpuId;
 
 use super::spread::Spread;
-use super::{COST, bytes, bytes_of_mean};
+use crate::control::Control;
 use crate::experiments::lineup::{Entry, Lineup};
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::experiments::pages::{bytes, bytes_of_mean};
+use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Row, Source};
+
+const COST: &str = "shared lines written, and memory of a space with four counters";
 
 /// Steps between checks of the stop flag: about a millisecond.
 const STRIDE: u64 = 20_000;
@@ -62,7 +65,7 @@ impl Hop {
         Self {
             errors: lineup.entries.iter().map(|_| Errors::new()).collect(),
             lineup,
-            rng: Rng::with_seed(setup.seed),
+            rng: Rng::with_seed(setup.options.seed),
             nr_cpus: setup.topology.nr_cpus(),
             slots: vec![0; slots],
             slot_pages,
@@ -106,7 +109,7 @@ impl Hop {
                 control.advance(STRIDE)?;
             }
         }
-        control.advance(steps % STRIDE)
+        Ok(control.advance(steps % STRIDE)?)
     }
 
     /// Draws the next step: its CPU, pages, and repetitions. Pages are mapped one by one and

@@ -9,17 +9,18 @@
 //! machine and on one of 8,192 CPUs.
 
 mod hop;
-mod published;
 mod spread;
 mod worst;
-
-use highwater::units::PAGE_BYTES;
 
 use self::hop::Hop;
 use self::worst::worst_cases;
 use super::lineup::{FLAT, OURS, PUBLISHED};
-use super::{Control, Experiment, ExperimentError, Setup, machine_of};
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Unit};
+use super::pages::{bytes_f64, bytes_of_mean};
+use super::{Experiment, ExperimentError, Findings, Setup, machine_of, published};
+use crate::control::Control;
+use crate::report::{Check, Figures, Headline, Noun, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/rss-hop.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -34,16 +35,12 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "2x12x8x2",
     cpus: 2..=8192,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[],
     run,
 };
 
 const HOP: &str = "error of the cheap read after every step, positive where too little is shown";
 const PHASES: &str = "while the array fills and once it is full, and the promised interval";
-const COST: &str = "shared lines written, and memory of a space with four counters";
 const WORST: &str = "worst case on this machine: promised, and reached by an adversary";
 const WORST_8192: &str = "worst case on 8,192 CPUs";
 const SMALL: &str = "a small process: 2,000 maps and unmaps of up to 64 pages";
@@ -71,7 +68,7 @@ const NOTE: &str = "Pages are simulated, counters are real: the library's is the
     direction, and its interval says so. Kernel rows are from other machines under emulation; only \
     their counts carry over. The published run lasted a few minutes.";
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let (steps, slots) = setup.pick((20_000_000, 1_000_000), (1_000_000, 250_000));
     control.expect(steps + SMALL_STEPS);
     let mut hop = Hop::new(setup, slots, SLOT_PAGES);
@@ -99,12 +96,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let rows = hop.error_rows(HOP).into_iter();
     let rows = rows.chain(hop.phase_rows(PHASES)).chain(hop.cost_rows());
     let rows = rows.chain(small.error_rows(SMALL));
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, &hop, steps),
         rows: rows.chain(worst_rows).chain(worst_8192_rows).collect(),
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[HOP, PHASES, SMALL, WORST]),
         checks,
     })
 }
@@ -208,24 +203,4 @@ fn general_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>
         Check::counted("Highwater: differences to a second implementation")
             .equal(&(hop.disagreements() + small.disagreements()), &0),
     );
-}
-
-/// Returns the bytes of a number of pages.
-const fn bytes(pages: i64) -> i64 {
-    pages * PAGE_BYTES.cast_signed()
-}
-
-/// Returns the bytes of a mean number of pages.
-fn bytes_of_mean(pages: f64) -> f64 {
-    /// A page is a power of two: exact.
-    const PAGE: f64 = 4096.0;
-    pages * PAGE
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "pages of one machine: below 2^53"
-)]
-fn bytes_f64(pages: i64) -> f64 {
-    bytes_of_mean(pages as f64)
 }

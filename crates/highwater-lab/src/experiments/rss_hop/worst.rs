@@ -3,9 +3,9 @@
 use highwater::counter::Accuracy;
 use highwater::topology::Topology;
 
-use super::bytes;
 use crate::baselines::End;
 use crate::experiments::lineup::{Entry, Lineup};
+use crate::experiments::pages::bytes;
 use crate::report::{Check, Row, Source, Unit};
 
 /// One counter at its worst.

@@ -9,20 +9,21 @@
 //! reading is compared with the number of allocated frames and with the system's count for this
 //! process.
 
-mod published;
 mod real;
 mod seen;
 mod simulated;
-
-use highwater::units::PAGE_BYTES;
 
 use self::real::RealRun;
 use self::seen::Seen;
 use self::simulated::{FAULTS, simulate};
 use super::contenders::{ACTIVE, PER_TASK, PER_TASK_0};
 use super::lineup::{FLAT, OURS, PUBLISHED, SHARED};
-use super::{Control, Experiment, ExperimentError, Setup};
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Unit};
+use super::pages::bytes_f64;
+use super::{Experiment, ExperimentError, Extra, Findings, Setup, published};
+use crate::control::Control;
+use crate::report::{Check, Figures, Headline, Noun, Row, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/rss-theft.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -37,16 +38,12 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "1x1x8x2",
     cpus: 1..=8192,
-    has_real: true,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[Extra::Real],
     run,
 };
 
 const ALIVE: &str = "while all threads sleep";
 const ENDED: &str = "after all threads have ended";
-const REAL: &str = "real threads and real pages of a real space, while all threads sleep";
 
 /// Threads of the published program.
 const THREADS: u32 = 10_000;
@@ -63,11 +60,11 @@ const NOTE: &str = "Pages are simulated, counters are real. Each thread faults i
     Kernel rows are from other machines under emulation: VmRSS up to 6.1, field 24 of \
     /proc/PID/stat for later ones, whose VmRSS is an exact sum.";
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let threads = setup.threads.unwrap_or(THREADS);
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
+    let threads = setup.options.threads.unwrap_or(THREADS);
     let simulated = simulate(setup, threads, control)?;
-    let real = if setup.is_real {
-        let threads = setup.threads.unwrap_or(setup.pick(THREADS, 500));
+    let real = if setup.options.is_real {
+        let threads = setup.options.threads.unwrap_or(setup.pick(THREADS, 500));
         Some(real::run(threads, control)?)
     } else {
         None
@@ -86,12 +83,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         real.checks(&mut checks);
         rows.extend(real.rows());
     }
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, threads, real.as_ref()),
         rows,
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[ALIVE, ENDED]),
         checks,
     })
 }
@@ -147,17 +142,4 @@ fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
     let ours = named(OURS);
     let check = format!("{run}{OURS}: exact reading in pages");
     checks.push(Check::counted(check).equal(&ours.precise, &ours.truth));
-}
-
-/// Returns the bytes of a number of pages.
-const fn bytes(pages: i64) -> i64 {
-    pages * PAGE_BYTES.cast_signed()
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "bytes of one machine: below 2^53"
-)]
-fn bytes_f64(pages: i64) -> f64 {
-    bytes(pages) as f64
 }

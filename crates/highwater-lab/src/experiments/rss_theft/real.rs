@@ -21,12 +21,15 @@ use highwater::units::{CpuId, Estimate, PAGE_BYTES, Pages};
 use highwater::{Access, File, FileBacking, Manager, Mapping, ReadError, Space};
 
 use super::seen::Seen;
-use super::{REAL, bytes, bytes_f64};
 use crate::baselines::{Member, SpaceId, TaskId, Writer};
+use crate::control::Control;
+use crate::experiments::ExperimentError;
 use crate::experiments::contenders::{Contender, contenders};
-use crate::experiments::{Control, ExperimentError};
+use crate::experiments::pages::{bytes, bytes_f64};
 use crate::report::text::to_f64;
 use crate::report::{Check, Figures, Row, Source, Unit};
+
+const REAL: &str = "real threads and real pages of a real space, while all threads sleep";
 
 /// Pages that each thread reads.
 const PAGES: u32 = 32;

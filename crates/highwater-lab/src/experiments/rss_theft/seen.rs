@@ -2,9 +2,9 @@
 
 use highwater::units::Estimate;
 
-use super::bytes;
 use crate::baselines::{Count, Member, SpaceId};
 use crate::experiments::contenders::Contender;
+use crate::experiments::pages::bytes;
 use crate::report::{Row, Source};
 
 /// One design's readings, in pages.

@@ -5,8 +5,9 @@ use highwater::units::CpuId;
 
 use super::seen::Seen;
 use crate::baselines::{Member, SpaceId, TaskId, Writer};
+use crate::control::Control;
 use crate::experiments::contenders::{Contender, contenders};
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::experiments::{ExperimentError, Setup};
 
 /// Pages that a thread faults in: 32 of data, and 4 of its stack and tables.
 pub(super) const FAULTS: u32 = 36;
@@ -35,7 +36,7 @@ pub(super) fn simulate(
     control.expect(2 * u64::from(threads));
     let tasks = threads as usize + 1;
     let contenders = contenders(&setup.topology, 1, tasks);
-    let mut rng = Rng::with_seed(setup.seed);
+    let mut rng = Rng::with_seed(setup.options.seed);
     let mut draw = || CpuId::from_index(rng.usize(..setup.topology.nr_cpus()));
     let on = |cpu, task| Writer {
         cpu,

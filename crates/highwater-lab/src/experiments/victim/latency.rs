@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use highwater::victim::{Policy, Selector};
 
+use super::names::{ONE_PASS, OURS, TWO_PASS};
 use super::population::{OurSpaces, Spaces};
-use super::{ONE_PASS, OURS, TWO_PASS};
 use crate::baselines::select_two_pass;
+use crate::control::Control;
+use crate::experiments::ExperimentError;
 use crate::experiments::clock::{median, thread_ns};
-use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 use crate::report::{Row, Source};
 

@@ -10,18 +10,22 @@
 //! of its list.
 
 mod latency;
+mod names;
 mod population;
-mod published;
 mod scale;
 mod verdicts;
 
 use self::latency::{ColdCaches, Race};
+use self::names::{ONE_PASS, OURS, TWO_PASS};
 use self::population::{Sizes, Spaces, Spread};
 use self::scale::Scale;
 use self::verdicts::Verdict;
-use super::{Control, Experiment, ExperimentError, Setup};
+use super::{Experiment, ExperimentError, Findings, Setup, published};
+use crate::control::Control;
 use crate::report::text::grouped;
-use crate::report::{Check, Figures, Headline, Noun, Outcome, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Unit};
+
+const PUBLISHED_FIGURES: &str = include_str!("../../../published/victim.json");
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -36,10 +40,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     ),
     topology: "2x8x8x2",
     cpus: 2..=1024,
-    has_real: false,
-    has_traces: false,
-    has_kernel: false,
-    has_matrix: false,
+    extras: &[],
     run,
 };
 
@@ -48,21 +49,12 @@ const MANY: &str = "time of one selection: many spaces, each on every CPU";
 const SPARSE: &str = "time of one selection: many spaces, each on 1 to 64 CPUs, as processes are";
 const SIMILAR: &str =
     "time of one selection: many spaces of similar sizes, no hog, each on every CPU";
-const SCALE: &str = "time of one selection of Highwater: growing numbers of spaces, 49 of 50 on one CPU, others on 8";
-
-const ONE_PASS: &str = "exact sum of all spaces";
-const TWO_PASS: &str = "published two passes, up to 16 exact sums";
-const OURS: &str = "Highwater, up to 16 exact sums";
-const PROVEN: &str = "Highwater, until proven";
 
 /// The published machine, for which the published figures are checked.
 const THREAD_CPUS: usize = 256;
 
 /// Spaces of the published small run.
 const NR_FEW: usize = 40;
-
-/// Indifference in thousandths of the largest: a victim that holds at most that much less is right.
-const INDIFFERENCE: u32 = 10;
 
 const NOTE: &str = "Pages are simulated, CPUs are virtual, counters are real: the library's are \
     production code, read as its documentation says. Kernel-like layouts hold the words of all \
@@ -88,7 +80,7 @@ impl Times {
     }
 }
 
-fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let rounds = setup.repeats(9, 3, 5);
     let nr_many = setup.pick(10_000, 500);
     let sizes = setup.pick([10_000, 100_000, 1_000_000], [500, 5_000, 50_000]);
@@ -112,7 +104,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         similar: race(SIMILAR, nr_many, "similar spaces", similar, rounds)?,
         scale: Scale::run(setup, &sizes, rounds, &mut caches, control)?,
     };
-    let verdicts = verdicts::all(setup.seed, lists, control)?;
+    let verdicts = verdicts::all(setup.options.seed, lists, control)?;
 
     let mut checks = Vec::new();
     right_checks(&times, &mut checks);
@@ -122,12 +114,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     }
     let races = times.races().into_iter().flat_map(Race::rows);
     let judged = verdicts.iter().flat_map(Verdict::rows);
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
+    Ok(Findings {
         config: config(setup, nr_many, rounds, lists, &caches),
         rows: races.chain(times.scale.rows()).chain(judged).collect(),
-        published: published::rows(),
+        published: published::rows(PUBLISHED_FIGURES, &[FEW, MANY]),
         checks,
     })
 }

@@ -7,9 +7,12 @@ use highwater::topology::Topology;
 use highwater::units::{Bytes, CpuId, Pages};
 use highwater::victim::{Candidates, Standing};
 
-use super::INDIFFERENCE;
 use crate::baselines::{FlatSpaces, Member, Tasks, TreeCounter, TreeSpaces};
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::control::Control;
+use crate::experiments::{ExperimentError, Setup};
+
+/// Indifference in thousandths of the largest: a victim that holds at most that much less is right.
+pub(super) const INDIFFERENCE: u32 = 10;
 
 /// Pages of a space: 50 to 150 MiB.
 const PAGES_MIN: i64 = 12_800;
@@ -216,7 +219,7 @@ impl Population<'_> {
     /// Draws the population and passes each part to `add`; returns the space that is or would be
     /// the hog.
     fn draw(&self, control: &Control, mut add: impl FnMut(Part)) -> Result<usize, ExperimentError> {
-        let mut rng = Rng::with_seed(self.setup.seed);
+        let mut rng = Rng::with_seed(self.setup.options.seed);
         let nr_cpus = self.setup.topology.nr_cpus();
         let hog = rng.usize(..self.nr_spaces);
         for space in 0..self.nr_spaces {

@@ -4,12 +4,15 @@ use highwater::counter::CounterSet;
 use highwater::victim::{Policy, Selector};
 
 use super::latency::{ColdCaches, Lane, choose};
+use super::names::OURS;
 use super::population::{OurSpaces, Spread, only_ours};
-use super::{OURS, SCALE};
+use crate::control::Control;
 use crate::experiments::clock::median;
-use crate::experiments::{Control, ExperimentError, Setup};
+use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::{grouped, to_f64};
 use crate::report::{Check, Row, Source, Unit};
+
+const SCALE: &str = "time of one selection of Highwater: growing numbers of spaces, 49 of 50 on one CPU, others on 8";
 
 /// Times by number of spaces.
 #[derive(Debug)]

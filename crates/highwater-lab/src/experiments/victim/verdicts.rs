@@ -13,9 +13,11 @@ use highwater::topology::Topology;
 use highwater::units::{Bytes, CpuId, Estimate, PAGE_BYTES, Pages};
 use highwater::victim::{Candidates, Policy, Proof, Selector, Standing};
 
-use super::{INDIFFERENCE, OURS, PROVEN, TWO_PASS};
+use super::names::{OURS, PROVEN, TWO_PASS};
+use super::population::INDIFFERENCE;
 use crate::baselines::{Member, Tasks, TreeCounter, TreeSpaces, select_two_pass};
-use crate::experiments::{Control, ExperimentError, Setup, machine_of};
+use crate::control::Control;
+use crate::experiments::{ExperimentError, Setup, machine_of};
 use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source, Unit};
 

@@ -1,32 +1,41 @@
-//! Progress and cancellation of a run.
+//! Progress and cancellation of a run: of an experiment, or of a replay.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater::lab::sync::StatCell;
-
-use super::ExperimentError;
+use thiserror::Error;
 
 /// Shared between a run and the threads that watch it.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Whether to stop. Written by any thread, read by the run between steps. Publishes nothing.
+    /// Whether to stop. Written by: any thread, such as a signal's watcher or a failing worker.
+    /// Read by: the run between steps. Publishes nothing: the reason is passed elsewhere.
     is_stopped: AtomicBool,
     done: StatCell,
     total: StatCell,
+    page_accesses: StatCell,
 }
 
-/// Progress of a run, in steps of the experiment's own size.
+/// Progress of a run, in steps: of the experiment's own size, or bytes of a replay's traces as
+/// stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Steps done.
     pub done: u64,
     /// Steps known to be needed; the number may grow during the run.
     pub total: u64,
+    /// Pages that a replay accessed.
+    pub page_accesses: u64,
 }
 
+/// The run was told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
 impl Control {
-    /// Tells the run to stop: it ends with [`ExperimentError::Interrupted`] at its next step and
-    /// leaves nothing behind.
+    /// Tells the run to stop: it ends with an error at its next step, after at most one page access
+    /// of each worker of a replay, and leaves nothing behind.
     pub fn stop(&self) {
         // Relaxed: the flag publishes no other data.
         self.is_stopped.store(true, Ordering::Relaxed);
@@ -36,7 +45,7 @@ impl Control {
     /// themselves.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: see `stop`.
         self.is_stopped.load(Ordering::Relaxed)
     }
 
@@ -46,6 +55,7 @@ impl Control {
         Progress {
             done: self.done.get(),
             total: self.total.get(),
+            page_accesses: self.page_accesses.get(),
         }
     }
 
@@ -58,12 +68,17 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`ExperimentError::Interrupted`] when the run was told to stop; the caller passes it on.
-    pub fn advance(&self, steps: u64) -> Result<(), ExperimentError> {
+    /// When the run was told to stop; the caller passes the error on.
+    pub fn advance(&self, steps: u64) -> Result<(), Interrupted> {
         self.done.add(steps);
-        if self.is_stopped() {
-            return Err(ExperimentError::Interrupted);
+        match self.is_stopped() {
+            true => Err(Interrupted),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Adds to the pages that a replay accessed.
+    pub(crate) fn count_accesses(&self, pages: u64) {
+        self.page_accesses.add(pages);
     }
 }
