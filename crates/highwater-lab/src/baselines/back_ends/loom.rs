@@ -5,7 +5,7 @@ use ::loom::{model, thread};
 
 use highwater::frame::Wait;
 use highwater::lab::sync::Arc;
-use highwater::units::{CpuId, Pfn};
+use highwater::units::{CpuId, Order, Pages, Pfn};
 
 use super::deferred::Deferred;
 use super::*;
