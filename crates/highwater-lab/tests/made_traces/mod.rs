@@ -21,12 +21,13 @@ const APART: u64 = 1 << 30;
 pub(crate) type Family = (&'static str, fn(&mut Maker));
 
 /// The families for which the bound is promised.
-pub(crate) const FAMILIES: [Family; 27] = [
+pub(crate) const FAMILIES: [Family; 28] = [
     ("loop of 1.1", |maker| maker.looping(1.1)),
     ("loop of 2", |maker| maker.looping(2.0)),
     ("loop of 10", |maker| maker.looping(10.0)),
     ("loops of 0.3 and 1.7", Maker::two_loops),
-    ("set of 0.5, replaced", |maker| maker.replaced(0.5)),
+    ("set of 0.5, replaced", |maker| maker.replaced(0.5, 5)),
+    ("set of 0.8, replaced", |maker| maker.replaced(0.8, 5)),
     ("set of 0.5, sliding", |maker| maker.sliding(0.5)),
     ("set of 1.2, sliding", |maker| maker.sliding(1.2)),
     ("one-hit wonders and popular pages", Maker::wonders),
@@ -73,8 +74,33 @@ pub(crate) const FAMILIES: [Family; 27] = [
     ("phases, long", Maker::long_phases),
 ];
 
-/// The family that marks do not distinguish: see `tests/lru_bound.rs`.
-pub(crate) const UNMARKED: [Family; 1] = [("set of 0.8, replaced", |maker| maker.replaced(0.8))];
+/// The families that marks do not distinguish, and their bounds: see `tests/lru_bound.rs`.
+pub(crate) const UNMARKED: [(Family, f64); 5] = [
+    (("set of 0.8, half replaced", Maker::half_replaced), 42.0),
+    (
+        ("set of 0.8, replaced rarely", |maker| {
+            maker.replaced(0.8, 20)
+        }),
+        16.0,
+    ),
+    (
+        ("set of 0.8, replaced, in order", Maker::replaced_in_order),
+        12.0,
+    ),
+    (
+        (
+            "set of 0.7, replaced, beside popular pages",
+            Maker::replaced_beside,
+        ),
+        9.0,
+    ),
+    (
+        ("new is reused after a long pause", |maker| {
+            maker.born(1, |maker| maker.part(0.6))
+        }),
+        16.0,
+    ),
+];
 
 /// Returns the accesses of a family.
 pub(crate) fn made(make: fn(&mut Maker), capacity: usize, seed: u64) -> AccessTrace {
@@ -165,12 +191,36 @@ impl Maker {
         });
     }
 
-    /// Reads a set of pages at random; another set replaces it after five capacities of accesses.
-    fn replaced(&mut self, part: f64) {
+    /// Reads a set of pages at random; another set replaces it after `turns` capacities of
+    /// accesses.
+    fn replaced(&mut self, part: f64, turns: u64) {
         let pages = self.part(part);
         self.repeat(|maker, time| {
-            let set = time / (5 * maker.capacity);
+            let set = time / (turns * maker.capacity);
             set * APART + maker.random.u64(0..pages)
+        });
+    }
+
+    /// Reads a set of pages at random; after five capacities of accesses, half of it is replaced.
+    fn half_replaced(&mut self) {
+        let half = self.part(0.4);
+        self.repeat(|maker, time| {
+            let nr_replaced = time / (5 * maker.capacity);
+            nr_replaced * half + maker.random.u64(0..2 * half)
+        });
+    }
+
+    /// Reads a set of pages in order, again and again; as [`replaced`](Self::replaced).
+    fn replaced_in_order(&mut self) {
+        let pages = self.part(0.8);
+        self.repeat(|maker, time| time / (5 * maker.capacity) * APART + time % pages);
+    }
+
+    fn replaced_beside(&mut self) {
+        let pages = self.part(0.7);
+        self.repeat(|maker, time| match maker.random.bool() {
+            true => NEW + maker.zipf(2 * maker.capacity, 1.1),
+            false => time / (10 * maker.capacity) * APART + maker.random.u64(0..pages),
         });
     }
 

@@ -126,10 +126,16 @@ impl Balanced {
         }
     }
 
-    /// Returns whether the length of the small queue shows that the working set changes: pages of
-    /// the former set then stay for one round of the large queue, however often they were accessed.
+    /// Returns whether fewer pages were evicted than the cache has.
+    fn is_beginning(&self) -> bool {
+        self.nr_left() < self.capacity
+    }
+
+    /// Returns whether the length of the small queue shows that the working set changes, or shows
+    /// nothing yet: pages of the former set then stay for one round of the large queue, however
+    /// often they were accessed.
     fn is_changing(&self) -> bool {
-        3 * self.target() >= 2 * self.capacity
+        self.is_beginning() || 3 * self.target() >= 2 * self.capacity
     }
 
     fn nr_left(&self) -> usize {
@@ -197,11 +203,12 @@ impl Balanced {
     fn learn(&mut self, queue: usize) {
         let least = (self.capacity / 100).max(1);
         let most = (self.capacity * 9 / 10).max(1);
-        let step = if self.nr_left() < self.capacity {
-            (self.capacity / 16).clamp(1, 8)
-        } else {
-            (self.capacity / 64).clamp(1, 2)
+        let (divisor, step_max) = match self.nr_left() {
+            left if 2 * left < self.capacity => (8, 32),
+            left if left < self.capacity => (8, 8),
+            _ => (64, 2),
         };
+        let step = (self.capacity / divisor).clamp(1, step_max);
         let learnt = match queue {
             SMALL => self.learnt + step,
             _ => self.learnt.saturating_sub(step),

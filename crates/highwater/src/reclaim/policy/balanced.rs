@@ -9,11 +9,12 @@
 //! If the page left so recently that a list longer by 1/8 of the capacity would have kept it, the
 //! list that it left grows by two pages, at the other's expense. Both lists are measured in the
 //! same way, so a page is worth as much at the tail of either. The initial length is a guess, so
-//! until as many pages have left as the capacity, steps are of eight pages.
+//! until as many pages have left as the capacity, steps are of up to 32 pages, and later of two.
 //!
 //! A page of the active list that was accessed up to three times since the clock passed it stays
-//! for as many rounds, unless the inactive list has two thirds of the capacity or more: such a
-//! length shows that the working set changes. Then the active pages are those of the former set,
+//! for as many rounds, unless the working set changes, or may do so. It changes if the inactive
+//! list has two thirds of the capacity or more; it may do so until as many pages have left as the
+//! capacity, because no length was learnt yet. Then the active pages are those of the former set,
 //! and a round that their past accesses earn evicts pages of the new set; so a page stays for one
 //! round only.
 //!
@@ -60,22 +61,34 @@ fn target(state: &PolicyState, lens: Lens) -> u64 {
     }
 }
 
-/// Returns whether the length of the inactive list shows that the working set changes.
+/// Returns whether fewer pages have left than a length can be learnt from.
+fn is_beginning(state: &PolicyState, lens: Lens) -> bool {
+    state.nr_left() < lens.capacity
+}
+
+/// Returns whether the length of the inactive list shows that the working set changes, or shows
+/// nothing yet.
 ///
 /// Chosen: from half the capacity, recorded traces in a cache of 1 % of their footprint avoid 4.8 %
 /// of LRU's misses (5.1 %); from three quarters, a set of 1.2 capacities that slides has up to
-/// 4.7 % more misses than LRU (2.3 %).
+/// 4.7 % more misses than LRU (2.3 %). Without the beginning, a set of 0.8 capacities whose first
+/// replacement finds the old set with three rounds to go has up to 8.3 % more (3.1 %).
 fn is_changing(state: &PolicyState, lens: Lens) -> bool {
-    3 * target(state, lens) >= 2 * lens.capacity
+    is_beginning(state, lens) || 3 * target(state, lens) >= 2 * lens.capacity
 }
 
-/// Returns the pages by which the length changes at once: eight at first and two later, unless
-/// these are a noticeable part of the capacity.
+/// Returns the pages by which the length changes at once: 32 and then 8 at first, and two later,
+/// unless these are a noticeable part of the capacity.
+///
+/// Chosen: with 8 from the start, the first replacement of a set of 0.8 capacities costs up to
+/// 2.8 % of LRU's misses (2.2 %); with 32 until the end, the shipped trace hits less often.
 fn step(state: &PolicyState, lens: Lens) -> u64 {
-    match state.nr_left() < lens.capacity {
-        true => (lens.capacity / 16).clamp(1, 8),
-        false => (lens.capacity / 64).clamp(1, 2),
-    }
+    let (divisor, most) = match state.nr_left() {
+        left if 2 * left < lens.capacity => (8, 32),
+        left if left < lens.capacity => (8, 8),
+        _ => (64, 2),
+    };
+    (lens.capacity / divisor).clamp(1, most)
 }
 
 fn learn(state: &PolicyState, lens: Lens, departure: Departure) {
