@@ -30,6 +30,7 @@ mod flat;
 pub mod flush;
 mod library;
 mod library_sets;
+mod pcp;
 mod per_node;
 mod shared_atomic;
 mod task_cache;
@@ -48,6 +49,7 @@ pub use design::{
 pub use flat::FlatCounter;
 pub use library::LibraryCounter;
 pub use library_sets::LibrarySets;
+pub use pcp::{Drain, Sizing};
 pub use per_node::PerNodeCounter;
 pub use shared_atomic::SharedCounter;
 pub use task_cache::TaskCache;

@@ -171,7 +171,7 @@ impl CounterTrees {
         debug_assert!(member < self.members);
         let cover = |slot| self.cover(member, slot);
         let add = |word, delta, cover: &dyn Fn(usize)| match cpu {
-            None => self.cells.add_covered(word, delta, cover),
+            None => self.cells.add_covered::<0>(word, delta, cover),
             Some(cpu) => self.cells.add_covered_on(cpu, word, delta, cover),
         };
         // A delta beyond half the range of words is out of every estimate's range anyway.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{MakeBackend, Tunables};
+use super::{AutoTuned, MakeBackend, PcpPolicy, Tunables};
 use crate::percpu::Regime;
 use crate::units::{Bytes, Pages};
 
@@ -18,10 +18,8 @@ pub struct PoolConfig {
     pub regime: Regime,
     /// The back end behind the lists.
     pub backend: MakeBackend,
-    /// How lists are sized.
-    pub policy: PcpPolicy,
-    /// How a list drains more than a batch.
-    pub drain: DrainMode,
+    /// How lists are sized, and move frames.
+    pub policy: &'static dyn PcpPolicy,
     /// The settings that can also be changed later.
     pub tunables: Tunables,
     /// When frames are zeroed.
@@ -29,30 +27,6 @@ pub struct PoolConfig {
     /// Data cache of one CPU: where that is more than three batches of frames, a batch may stay in
     /// a list whose blocks are freed in a row.
     pub cache_slice: Bytes,
-}
-
-/// How a CPU's list (pcp) is sized.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PcpPolicy {
-    /// Fixed: always as large as a list that is idle.
-    Fixed,
-    /// As Linux 5.14 to 6.6: of one size, and each drain takes twice as much as the one before it,
-    /// bounded only by the list's size.
-    Legacy,
-    /// Auto-tuned, as Linux since 6.7: a list grows with each visit to the zones, and shrinks when
-    /// it is idle or memory is short.
-    #[default]
-    Auto,
-}
-
-/// How a list drains more than a batch at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum DrainMode {
-    /// All under one hold of the zone's lock.
-    OneHold,
-    /// A batch at a time, with all locks dropped in between.
-    #[default]
-    Pieces,
 }
 
 /// When frames are zeroed.
@@ -92,8 +66,7 @@ impl PoolConfig {
             nr_cpus,
             regime: Regime::Atomic,
             backend: MakeBackend::default(),
-            policy: PcpPolicy::default(),
-            drain: DrainMode::default(),
+            policy: &AutoTuned,
             tunables: Tunables::default(),
             zeroing: Zeroing::default(),
             cache_slice: Bytes::mib(1),
@@ -110,57 +83,40 @@ pub struct UnknownName {
     known: &'static str,
 }
 
-macro_rules! names {
-    ($type:ident, $what:literal, $known:literal, $($variant:ident = $name:literal),+) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(match self { $(Self::$variant => $name),+ })
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = UnknownName;
-
-            fn from_str(name: &str) -> Result<Self, UnknownName> {
-                match name {
-                    $($name => Ok(Self::$variant),)+
-                    _ => Err(UnknownName { what: $what, name: name.into(), known: $known }),
-                }
-            }
-        }
-
-        #[cfg(feature = "serde")]
-        impl serde::Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-    };
+impl Zeroing {
+    const NAMES: [(&'static str, Self); 3] = [
+        ("on-request", Self::OnRequest),
+        ("on-alloc", Self::OnAlloc),
+        ("on-free", Self::OnFree),
+    ];
 }
 
-names!(
-    PcpPolicy,
-    "policy",
-    "fixed, legacy or auto",
-    Fixed = "fixed",
-    Legacy = "legacy",
-    Auto = "auto"
-);
-names!(
-    DrainMode,
-    "drain",
-    "one-hold or pieces",
-    OneHold = "one-hold",
-    Pieces = "pieces"
-);
-names!(
-    Zeroing,
-    "zeroing",
-    "on-request, on-alloc or on-free",
-    OnRequest = "on-request",
-    OnAlloc = "on-alloc",
-    OnFree = "on-free"
-);
+impl fmt::Display for Zeroing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = Self::NAMES.iter().find(|(_, zeroing)| zeroing == self);
+        f.pad(known.map_or("", |(name, _)| name))
+    }
+}
+
+impl FromStr for Zeroing {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
+        known.map(|&(_, zeroing)| zeroing).ok_or(UnknownName {
+            what: "zeroing",
+            name: name.into(),
+            known: "on-request, on-alloc or on-free",
+        })
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Zeroing {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -168,19 +124,13 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for policy in [PcpPolicy::Fixed, PcpPolicy::Legacy, PcpPolicy::Auto] {
-            assert_eq!(policy.to_string().parse(), Ok(policy));
-        }
-        for drain in [DrainMode::OneHold, DrainMode::Pieces] {
-            assert_eq!(drain.to_string().parse(), Ok(drain));
-        }
         for zeroing in [Zeroing::OnRequest, Zeroing::OnAlloc, Zeroing::OnFree] {
             assert_eq!(zeroing.to_string().parse(), Ok(zeroing));
         }
-        let refused = "tcache".parse::<PcpPolicy>().unwrap_err();
+        let refused = "never".parse::<Zeroing>().unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "there is no policy `tcache`: give fixed, legacy or auto"
+            "there is no zeroing `never`: give on-request, on-alloc or on-free"
         );
     }
 }

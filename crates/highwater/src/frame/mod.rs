@@ -64,14 +64,16 @@ pub use backend::{Backend, FreeCount, Wait};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use balloon::Leaving;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use config::{DrainMode, PcpPolicy, PoolConfig};
+pub(crate) use config::PoolConfig;
 pub use config::{PoolError, UnknownName, Zeroing};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use counters::PcpCounters;
 pub use error::AllocError;
 pub use flags::AllocFlags;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use pcp::PcpSizes;
+pub(crate) use pcp::{AutoTuned, PcpPolicy, PcpSizes, Rules};
+#[cfg(feature = "lab")]
+pub use pcp::{Freed, ListState, Refill, Shortage, Use};
 pub(crate) use tunables::KnobRange;
 pub use tunables::{TunableError, Tunables};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
@@ -87,7 +89,6 @@ use crate::topology::Topology;
 use crate::units::{Bytes, PAGE_SIZE, Pages};
 use balloon::Balloon;
 use pcp::PcpLists;
-use pcp::policy::Rules;
 use stock::Stock;
 
 static KNOBS_LOCK: LockClass = LockClass::new("knobs", Rank::Knobs);
@@ -237,15 +238,14 @@ impl FramePool {
         // The most that a list may hold under any setting, and the frames that two refills may
         // bring beyond it.
         let share = stock.managed().0 / 8 / config.nr_cpus as u64;
-        let most = share.max(u64::from(rules.high_min)) + 4 * u64::from(rules.batch);
-        let capacity = u32::try_from(most).unwrap_or(1 << 30).min(1 << 30);
+        let share = u32::try_from(share).map_or(pcp::FRAMES_MAX, |most| most.min(pcp::FRAMES_MAX));
+        let capacity = share.max(rules.high_min) + 4 * rules.batch;
         let lists = PcpLists::new(
             &stock.memory,
             config.regime,
             config.nr_cpus,
             rules,
             capacity.next_power_of_two(),
-            config.drain,
         );
         let tunables = config.tunables;
         let knobs = Knobs {

@@ -9,7 +9,7 @@ use super::background::Background;
 use super::cgroup::Memcg;
 use super::writeback::DirtyTunables;
 use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT};
-use crate::frame::{DrainMode, MakeBackend, PcpPolicy, PoolConfig, Tunables, Zeroing};
+use crate::frame::{MakeBackend, PoolConfig, Tunables, Zeroing};
 use crate::percpu::Regime;
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Pacer, RmapConfig, TwoListRules};
@@ -226,20 +226,6 @@ impl Builder {
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn backend(mut self, backend: MakeBackend) -> Self {
         self.pool.backend = backend;
-        self
-    }
-
-    /// Selects how per-CPU lists are sized. Default: [`PcpPolicy::Auto`].
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn pcp_policy(mut self, policy: PcpPolicy) -> Self {
-        self.pool.policy = policy;
-        self
-    }
-
-    /// Selects how a per-CPU list drains more than a batch. Default: [`DrainMode::Pieces`].
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn drain_mode(mut self, drain: DrainMode) -> Self {
-        self.pool.drain = drain;
         self
     }
 

@@ -39,11 +39,11 @@ use std::fmt;
 use std::iter;
 use std::num::NonZeroUsize;
 
-use super::attempt::{Attempt, Column};
+use super::sequences::On;
 use super::touched::{Touched, slots_of};
 use super::{Area, Regime, Writer, current_cpu};
 use crate::sync::StatCell;
-use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::CpuId;
 
 /// Words in a cache line of 64 bytes.
@@ -54,14 +54,14 @@ const LINE_WORDS: usize = 8;
 /// Written by: the slot's CPU in a restartable sequence, or any thread atomically. Read by: any
 /// thread. Publishes: that its slot is marked, by being odd; otherwise nothing but itself.
 #[repr(C, align(64))]
-struct Line([AtomicI64; LINE_WORDS]);
+struct Line([AtomicU64; LINE_WORDS]);
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
 
 impl Line {
     fn zeroed() -> Self {
-        Self(std::array::from_fn(|_| AtomicI64::new(0)))
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }
 
@@ -83,6 +83,16 @@ pub struct Added {
     pub new: i64,
 }
 
+/// Why an attempt to add on the CPU that the thread runs on did nothing.
+enum Trouble {
+    /// The word was not touched before, or would leave its band.
+    Refused,
+    /// Interrupted before the store.
+    Interrupted,
+    /// The thread has no rseq, or runs on a CPU without a slot.
+    Elsewhere,
+}
+
 /// Per-CPU words of 63 bits, added to by their CPU and summed by any thread.
 ///
 /// Values wrap around at 63 bits, and so do sums: a word that went over and came back is exact.
@@ -95,11 +105,11 @@ pub struct Cells {
     /// Bytes from one slot to the next.
     stride: usize,
     /// The bits of a cell that change when its value leaves its band; none without a band.
-    mask: i64,
+    mask: u64,
     words: NonZeroUsize,
     lines_per_slot: usize,
     /// The cell of a touched word of value zero.
-    zero: i64,
+    zero: u64,
     /// For each word, the slots that were added to.
     touched: Box<[Touched]>,
     aborts: StatCell,
@@ -157,7 +167,7 @@ impl Cells {
                 (1..=60).contains(&shift),
                 "a band of 2^{shift} is not possible"
             );
-            1_i64 << (shift - 1)
+            1_u64 << (shift - 1)
         });
         Ok(Self {
             writer: Writer::new(regime),
@@ -168,7 +178,7 @@ impl Cells {
             lines: lines.into_boxed_slice(),
             zero: centre << 1 | 1,
             // Of a band of 2^s, values of one band share all bits from s on: s + 1 in the cell.
-            mask: band_shift.map_or(0, |shift| -1 << (shift + 1)),
+            mask: band_shift.map_or(0, |shift| u64::MAX << (shift + 1)),
             touched: iter::repeat_with(|| Touched::none_of(slots))
                 .take(words)
                 .collect(),
@@ -196,7 +206,7 @@ impl Cells {
     /// must restart the sequence.
     #[inline]
     pub(super) fn add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> Added {
-        self.add_covered_delayed::<DELAY>(word, delta, &|_| ())
+        self.add_covered::<DELAY>(word, delta, &|_| ())
     }
 
     /// Like [`add`](Self::add), and calls `cover` with each slot that the word is about to be added
@@ -204,12 +214,7 @@ impl Cells {
     /// from several threads at once, and for a slot that then is not added to.
     // Always: an addition that climbs does this three times, which as calls takes a fifth longer.
     #[inline(always)]
-    pub(crate) fn add_covered(&self, word: usize, delta: i64, cover: &dyn Fn(usize)) -> Added {
-        self.add_covered_delayed::<0>(word, delta, cover)
-    }
-
-    #[inline(always)]
-    fn add_covered_delayed<const DELAY: u32>(
+    pub(crate) fn add_covered<const DELAY: u32>(
         &self,
         word: usize,
         delta: i64,
@@ -219,18 +224,12 @@ impl Cells {
         let Some(area) = self.writer.area else {
             return self.add_atomically(self.hinted_slot(), word, delta, cover);
         };
-        match self.attempt::<DELAY>(area, word, delta) {
-            Attempt::Committed { cpu, new } => self.added(cpu as usize, new),
-            trouble => self.add_after::<DELAY>(trouble, area, word, delta, cover),
-        }
+        self.attempt::<DELAY>(area, word, delta, 0)
+            .unwrap_or_else(|trouble| self.add_after::<DELAY>(trouble, area, word, delta, cover))
     }
 
     /// Adds `delta` as [`add`](Self::add) does, unless this CPU's word was not added to before, or
     /// would leave its band, or the addition was interrupted: then returns false.
-    ///
-    /// # Cost
-    ///
-    /// As [`add`](Self::add).
     ///
     /// # Panics
     ///
@@ -244,11 +243,10 @@ impl Cells {
     /// exist: where the word is a constant, nothing is left to compare.
     #[inline]
     pub(crate) fn try_add_known(&self, word: usize, delta: i64) -> bool {
-        if self.writer.area.is_none() {
-            debug_assert!(word < self.words(), "the caller knows better");
-            return self.try_add_atomically(self.hinted_slot(), word, delta);
+        match self.writer.area {
+            Some(_) => self.try_add_here(word, delta),
+            None => self.try_add_atomically(self.hinted_slot(), word, delta),
         }
-        self.try_add_here(word, delta)
     }
 
     /// Like [`try_add_known`](Self::try_add_known), but adds only if that takes only a plain store.
@@ -258,10 +256,8 @@ impl Cells {
         debug_assert!(word < self.words(), "the caller knows better");
         // A slot has whole lines, so a word of the first one is always within the slot's memory.
         assert!(word < LINE_WORDS, "word {word} is not in the first line");
-        let (column, mask) = (self.column(word), self.mask);
-        // SAFETY: as in `attempt`: the first line of every slot holds the word.
-        let try_add = |area: Area| unsafe { area.try_add::<0>(column, delta << 1, mask) };
-        self.writer.area.is_some_and(try_add)
+        let area = self.writer.area;
+        area.is_some_and(|area| self.attempt::<0>(area, word, delta, self.mask).is_ok())
     }
 
     /// Like [`try_add`](Self::try_add), with delays as in [`add_delayed`](Self::add_delayed).
@@ -271,9 +267,7 @@ impl Cells {
         let Some(area) = self.writer.area else {
             return self.try_add_atomically(self.hinted_slot(), word, delta);
         };
-        let (column, mask) = (self.column(word), self.mask);
-        // SAFETY: as in `attempt`.
-        unsafe { area.try_add::<DELAY>(column, delta << 1, mask) }
+        self.attempt::<DELAY>(area, word, delta, self.mask).is_ok()
     }
 
     /// Adds `delta` to `word` as if running on `cpu`; wraps. Any thread may act as any CPU.
@@ -422,7 +416,7 @@ impl Cells {
     #[inline(never)]
     fn add_after<const DELAY: u32>(
         &self,
-        mut trouble: Attempt,
+        mut trouble: Trouble,
         area: Area,
         word: usize,
         delta: i64,
@@ -430,17 +424,16 @@ impl Cells {
     ) -> Added {
         for _ in 0..RETRIES_MAX {
             match trouble {
-                Attempt::Committed { cpu, new } => return self.added(cpu as usize, new),
-                Attempt::Refused => self.touch_here(area, word, cover),
-                Attempt::Aborted => self.aborts.add(1),
-                Attempt::Elsewhere => break,
+                Trouble::Refused => self.touch_here(area, word, cover),
+                Trouble::Interrupted => self.aborts.add(1),
+                Trouble::Elsewhere => break,
             }
-            trouble = self.attempt::<DELAY>(area, word, delta);
+            match self.attempt::<DELAY>(area, word, delta, 0) {
+                Ok(added) => return added,
+                Err(again) => trouble = again,
+            }
         }
-        match trouble {
-            Attempt::Committed { cpu, new } => self.added(cpu as usize, new),
-            _ => self.add_atomically(self.nr_cpus(), word, delta, cover),
-        }
+        self.add_atomically(self.nr_cpus(), word, delta, cover)
     }
 
     /// Marks the word of the CPU that the thread runs on as touched; the thread may have migrated
@@ -452,34 +445,38 @@ impl Cells {
         cover(cpu.index());
         self.touched[word].mark(cpu.index());
         let cell = self.cell(cpu.index(), word);
-        let (cell, zero) = (std::ptr::from_ref(cell).cast(), self.zero.cast_unsigned());
-        // SAFETY: the cell is an atomic of ours. Of a slot below `nr_cpus`, it is written in this
-        // regime by sequences of its own CPU only, of which this is one.
-        unsafe { area.attempt_exchange(cell, cpu, 0, zero) };
+        area.exchange::<0, _>(On::cpu(cpu.0), cell, [0, self.zero]);
     }
 
-    /// Runs the sequence once over the cells of `word`.
-    #[inline]
-    fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Attempt {
-        let column = self.column(word);
-        // SAFETY: see `column`. Only the restartable regime has an area, and in it nothing else
-        // writes the slots below `nr_cpus`: `add_on` refuses, and `add_atomically` is given the
-        // extra slot.
-        unsafe { area.attempt_add::<DELAY>(column, delta << 1) }
-    }
-
-    /// Returns the cells of `word`, in the slots that belong to CPUs.
-    ///
-    /// `lines` has at least `nr_cpus` runs of `lines_per_slot` lines, each an array of words, and
-    /// callers have checked `word < words <= lines_per_slot * LINE_WORDS`: every cell of the column
-    /// is one of them, and lives as long as `self`.
-    #[inline]
-    fn column(&self, word: usize) -> Column {
-        debug_assert!(word < self.words() && self.slots() >= self.nr_cpus());
-        Column {
-            first: self.lines.as_ptr().cast::<AtomicI64>().wrapping_add(word),
-            stride: self.stride,
-            nr_cpus: self.nr_cpus,
+    /// Adds once, as the CPU that the thread runs on, if the bits of `mask` do not change.
+    #[inline(always)]
+    fn attempt<const DELAY: u32>(
+        &self,
+        area: Area,
+        word: usize,
+        delta: i64,
+        mask: u64,
+    ) -> Result<Added, Trouble> {
+        let cpu = area.cpu_number();
+        if cpu >= self.nr_cpus {
+            return Err(Trouble::Elsewhere);
+        }
+        let cell = self.lines.as_ptr().cast::<AtomicU64>();
+        let cell = cell.wrapping_byte_add(cpu as usize * self.stride);
+        // SAFETY: of each CPU, `lines` has `stride` bytes, which are words. Callers have checked
+        // that `word` is one of them.
+        let cell = unsafe { &*cell.wrapping_add(word) };
+        // Acquire. Pairs with the exchange in `touch_here`: an odd cell is a marked slot.
+        let old = cell.load(Ordering::Acquire);
+        let new = old.wrapping_add(step_of(delta));
+        if old & 1 == 0 || (old ^ new) & mask != 0 {
+            return Err(Trouble::Refused);
+        }
+        // In this regime only sequences of its CPU write the cell: `add_on` refuses, and
+        // `add_atomically` is given the extra slot.
+        match area.store::<DELAY, _>(On::cpu(cpu), cell, [old, new]) {
+            true => Ok(self.added(cpu as usize, new)),
+            false => Err(Trouble::Interrupted),
         }
     }
 
@@ -496,15 +493,15 @@ impl Cells {
         // AcqRel. Pairs with the Release above, with the Acquire of readers, and with itself: the
         // stores of a thread before it moved the cell out of its band are seen by the thread that
         // moves it back.
-        let old = cell.fetch_add(delta << 1, Ordering::AcqRel);
-        self.added(slot, old.wrapping_add(delta << 1))
+        let old = cell.fetch_add(step_of(delta), Ordering::AcqRel);
+        self.added(slot, old.wrapping_add(step_of(delta)))
     }
 
     fn try_add_atomically(&self, slot: usize, word: usize, delta: i64) -> bool {
         let cell = self.cell(slot, word);
         // Acquire. Pairs with the Release in `add_atomically`.
         let old = cell.load(Ordering::Acquire);
-        let new = old.wrapping_add(delta << 1);
+        let new = old.wrapping_add(step_of(delta));
         // Relaxed: an addition within the band concerns no other thread.
         old & 1 == 1
             && (old ^ new) & self.mask == 0
@@ -525,8 +522,8 @@ impl Cells {
     }
 
     #[inline]
-    fn added(&self, slot: usize, cell: i64) -> Added {
-        let new = cell.wrapping_sub(self.zero) >> 1;
+    fn added(&self, slot: usize, cell: u64) -> Added {
+        let new = cell.wrapping_sub(self.zero).cast_signed() >> 1;
         Added { slot, new }
     }
 
@@ -536,12 +533,12 @@ impl Cells {
         // the earlier stores of its thread.
         match self.cell(slot, word).load(Ordering::Acquire) {
             0 => 0,
-            cell => cell.wrapping_sub(self.zero),
+            cell => cell.wrapping_sub(self.zero).cast_signed(),
         }
     }
 
     #[inline]
-    fn cell(&self, slot: usize, word: usize) -> &AtomicI64 {
+    fn cell(&self, slot: usize, word: usize) -> &AtomicU64 {
         let line = slot * self.lines_per_slot + word / LINE_WORDS;
         &self.lines[line].0[word % LINE_WORDS]
     }
@@ -583,4 +580,10 @@ impl fmt::Debug for Cells {
             .field("aborts", &self.aborts)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns the change of a cell for a change of its value.
+#[inline]
+const fn step_of(delta: i64) -> u64 {
+    (delta << 1).cast_unsigned()
 }

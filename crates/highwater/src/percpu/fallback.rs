@@ -1,12 +1,11 @@
-//! Portable fallback: stubs for systems without restartable sequences, and the CPU number.
+//! Portable fallback: no sequences, and the CPU number.
 //!
 //! On a system without an implementation of the sequences, `Area` has no values. Code that would
-//! use one still compiles there, and provably never runs. The model checker, which cannot see
-//! assembly, checks this code.
+//! use one still compiles there, and provably never runs.
 
 use crate::units::CpuId;
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+#[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
 pub(super) use none::Area;
 
 /// Returns the CPU from the C library, or CPU 0.
@@ -23,32 +22,36 @@ pub(super) fn current_cpu() -> CpuId {
     CpuId(0)
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+#[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
 mod none {
     use crate::memmap::Unreached;
     use crate::percpu::RegimeReason;
-    use crate::percpu::attempt::{Attempt, Column};
-    #[cfg(not(loom))]
-    use crate::percpu::gated::Gated;
+    use crate::percpu::sequences::On;
     #[cfg(feature = "lab")]
-    use crate::percpu::sequences::GuardedStore;
-    #[cfg(not(loom))]
-    use crate::percpu::stacks::Stack;
-    use crate::percpu::windowed::Target;
+    use crate::sync::StatCell;
+    use crate::sync::atomic::{AtomicU32, AtomicU64};
     use crate::units::CpuId;
 
     /// An rseq area on a system where there is none.
     #[derive(Clone, Copy, Debug)]
     pub(in crate::percpu) enum Area {}
 
-    /// The sequences of `rseq.rs`, uncallable because no value exists.
+    /// The methods and sequences of `rseq.rs`, uncallable because no value exists.
     macro_rules! absent {
-        ($($(#[$when:meta])* fn $name:ident $(<$delay:ident>)? ($($argument:ty),*) -> $result:ty;)*) => {$(
+        ($($(#[$when:meta])* fn $name:ident($($argument:ty),*) -> $result:ty;)*) => {$(
             $(#[$when])*
-            /// # Safety
-            ///
-            /// As for the real one; cannot be called.
-            pub(in crate::percpu) unsafe fn $name $(<const $delay: u32>)? (self, $(_: $argument),*) -> $result {
+            pub(in crate::percpu) fn $name(self, $(_: $argument),*) -> $result {
+                match self {}
+            }
+        )*};
+        ($($(#[$when:meta])* sequence $name:ident($($argument:ty),*) -> $result:ty;)*) => {$(
+            $(#[$when])*
+            pub(in crate::percpu) fn $name<const DELAY: u32, const GUARDED: bool>(
+                self,
+                _: On<'_, GUARDED>,
+                _: &AtomicU64,
+                $(_: $argument),*
+            ) -> $result {
                 match self {}
             }
         )*};
@@ -59,50 +62,20 @@ mod none {
             Err(RegimeReason::Platform)
         }
 
-        pub(in crate::percpu) fn cpu(self) -> Option<CpuId> {
-            match self {}
-        }
-
-        #[cfg(not(loom))]
-        pub(in crate::percpu) fn cpu_number(self) -> u32 {
-            match self {}
-        }
-
-        pub(in crate::percpu) fn can_restart_others(self) -> bool {
-            match self {}
-        }
-
-        pub(in crate::percpu) fn membarrier_refusal(self) -> Option<i32> {
-            match self {}
-        }
-
-        pub(in crate::percpu) fn restart_others(self, _: Option<CpuId>) -> Result<(), Unreached> {
-            match self {}
-        }
-
-        #[cfg(feature = "lab")]
-        pub(in crate::percpu) fn try_store_guarded<const DELAY: u32>(
-            self,
-            _: CpuId,
-            _: &GuardedStore<'_>,
-        ) -> bool {
-            match self {}
+        absent! {
+            fn cpu_number() -> u32;
+            fn membarrier_refusal() -> Option<i32>;
+            fn restart_others(Option<CpuId>) -> Result<(), Unreached>;
         }
 
         absent! {
-            fn attempt_add<DELAY>(Column, i64) -> Attempt;
-            fn try_add<DELAY>(Column, i64, i64) -> bool;
-            fn try_add_owned<DELAY>(*const i64, CpuId, i64) -> bool;
-            fn try_add_within<DELAY>(Target, i64) -> bool;
-            fn attempt_exchange(*const u64, CpuId, u64, u64) -> Attempt;
-            #[cfg(not(loom))]
-            fn try_store<DELAY>(*const Gated, u64, u64) -> bool;
-            #[cfg(not(loom))]
-            fn try_add_gated<DELAY>(*const Gated, usize, u64) -> bool;
-            #[cfg(not(loom))]
-            fn try_pop<DELAY>(*const Stack, u32) -> Option<u32>;
-            #[cfg(not(loom))]
-            fn try_push<DELAY>(*const Stack, u32, u32) -> bool;
+            sequence add(u64) -> bool;
+            sequence store([u64; 2]) -> bool;
+            sequence load_store([u64; 2], &AtomicU32) -> Option<u32>;
+            sequence store_store([u64; 2], (&AtomicU32, u32)) -> bool;
+            #[cfg(feature = "lab")]
+            sequence count_store([u64; 2], &StatCell) -> bool;
+            sequence exchange([u64; 2]) -> Option<u64>;
         }
     }
 }

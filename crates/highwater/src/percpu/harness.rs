@@ -172,7 +172,7 @@ fn unregister() -> bool {
                 area.address(),
                 libc::c_long::from(length),
                 UNREGISTER,
-                libc::c_long::from(super::rseq::SIGNATURE),
+                libc::c_long::from(super::rseq_x86_64::SIGNATURE),
             )
         };
         rc == 0

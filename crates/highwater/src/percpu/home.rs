@@ -10,8 +10,9 @@
 use std::fmt;
 
 use super::cells::RETRIES_MAX;
+use super::sequences::On;
 use super::{Area, Regime, Writer, current_cpu};
-use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::CpuId;
 
 /// No CPU has this number, and no unregistered thread reports it: those have negative numbers.
@@ -22,7 +23,7 @@ const NOBODY: u32 = i32::MAX.cast_unsigned();
 pub struct Home<const N: usize> {
     /// Written by: the owner's CPU in a restartable sequence, or any thread that acts as it. Read
     /// by: any thread (relaxed). Publishes: nothing but itself.
-    words: [AtomicI64; N],
+    words: [AtomicU64; N],
     writer: Writer,
     /// Written by: the first thread that adds, once. Read by: any thread that adds (relaxed).
     /// Publishes: nothing, because the words are zero from the start.
@@ -34,7 +35,7 @@ impl<const N: usize> Home<N> {
     #[must_use]
     pub fn new(regime: Regime) -> Self {
         Self {
-            words: std::array::from_fn(|_| AtomicI64::new(0)),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
             writer: Writer::new(regime),
             owner: AtomicU32::new(NOBODY),
         }
@@ -104,7 +105,7 @@ impl<const N: usize> Home<N> {
     #[must_use]
     pub fn load(&self, word: usize) -> i64 {
         // Relaxed: see the field.
-        self.words[word].load(Ordering::Relaxed)
+        self.words[word].load(Ordering::Relaxed).cast_signed()
     }
 
     /// Returns the CPU that owns the words, if any has added to them.
@@ -135,11 +136,10 @@ impl<const N: usize> Home<N> {
 
     #[inline]
     fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64, owner: CpuId) -> bool {
-        let cell = std::ptr::from_ref(&self.words[word]).cast::<i64>();
-        // SAFETY: the cell is one of ours, and `&self` keeps it alive. In this regime only this
-        // sequence writes it, and always as the owner: the number is set once, and no thread runs
-        // on the CPU that it names before that.
-        unsafe { area.try_add_owned::<DELAY>(cell, owner, delta) }
+        // In this regime only this writes the word, and always as the owner: the number is set
+        // once, and no thread runs on the CPU that it names before that.
+        let (on, delta) = (On::cpu(owner.0), delta.cast_unsigned());
+        area.add::<DELAY, _>(on, &self.words[word], delta)
     }
 
     #[inline]
@@ -147,7 +147,7 @@ impl<const N: usize> Home<N> {
         let is_owner = self.owner_or(cpu) == cpu;
         if is_owner {
             // Relaxed: see the field.
-            self.words[word].fetch_add(delta, Ordering::Relaxed);
+            self.words[word].fetch_add(delta.cast_unsigned(), Ordering::Relaxed);
         }
         is_owner
     }

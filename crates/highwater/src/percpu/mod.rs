@@ -10,6 +10,10 @@
 //! signal inside a registered range of instructions resumes at an abort handler, before the one
 //! store that would have made its work visible.
 //!
+//! The ground floor is `rseq`: five sequences, generic in the words that they check, load and
+//! store, and one file for each architecture. The files above it give the words meaning: `cells`
+//! and `home` (counters), `windowed`, `gated` and `refs`, `stacks`.
+//!
 //! **Invariant (single writer).** A [`Cells`] object lives in one [`Regime`], fixed when it is
 //! built, and the two ways of writing never meet on one word:
 //!
@@ -44,12 +48,13 @@
 //! Deviation: the sequence counts in a slot of its own when it cannot run, where librseq leaves the
 //! fallback to the caller; it gives up after a fixed number of aborts, where librseq's users loop.
 
-mod attempt;
 mod blocks;
 mod cells;
 mod fallback;
 mod gated;
 mod home;
+#[cfg(all(test, loom))]
+mod loom;
 #[cfg(loom)]
 mod model;
 mod published;
@@ -78,10 +83,12 @@ mod regime_tests;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod tests;
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+#[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
 use fallback::Area;
+#[cfg(loom)]
+use model::Area;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
-use rseq_x86_64::Area;
+use rseq::Area;
 
 pub(crate) use blocks::Blocks;
 pub use cells::{Added, Cells};
@@ -93,7 +100,7 @@ pub use regime::{ChosenRegime, Regime, RegimeReason};
 #[cfg(feature = "lab")]
 pub use sequences::GuardedStore;
 pub use sequences::Sequences;
-pub(crate) use stacks::{Locked, Stacks};
+pub(crate) use stacks::{Locked, Stacks, Tally};
 pub(crate) use touched::Touched;
 pub(crate) use windowed::Windowed;
 
@@ -129,6 +136,16 @@ pub fn current_cpu() -> CpuId {
 fn area() -> Option<Area> {
     static AREA: OnceLock<Option<Area>> = OnceLock::new();
     *AREA.get_or_init(|| Area::find().ok())
+}
+
+impl Area {
+    /// Returns the CPU that the thread runs on, or `None` if the thread is not registered.
+    #[inline]
+    fn cpu(self) -> Option<CpuId> {
+        // Negative numbers are the kernel's and the C library's ways to say "not registered".
+        let cpu = self.cpu_number();
+        (cpu.cast_signed() >= 0).then_some(CpuId(cpu))
+    }
 }
 
 /// How the words of an object are written.

@@ -1,4 +1,4 @@
-//! Model CPUs for the model checker, which cannot see assembly: sequences with the kernel's
+//! The sequences on CPUs of the model checker, which cannot see assembly, with the kernel's
 //! guarantees.
 //!
 //! Each CPU has a lock. A sequence holds it from its start to its commit: of two sequences on one
@@ -9,6 +9,13 @@
 
 use std::cell::Cell;
 
+use super::RegimeReason;
+use super::sequences::On;
+use crate::memmap::Unreached;
+#[cfg(feature = "lab")]
+use crate::sync::StatCell;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::lazy_static;
 use crate::sync::thread::thread_local;
 use crate::sync::{LockClass, Mutex, MutexGuard, Rank};
 use crate::units::CpuId;
@@ -18,17 +25,16 @@ static CPU: LockClass = LockClass::new("a model's CPU", Rank::Leaf);
 /// CPUs that a model has.
 const NR_CPUS: usize = 2;
 
-/// The CPU of a thread that is not registered: above those that there are.
-const NOBODY: u32 = i32::MAX.cast_unsigned();
+/// The CPU number of a thread that is not registered, as the kernel reports it.
+const NOWHERE: u32 = u32::MAX;
 
 thread_local! {
     /// Where the calling thread of the model runs.
-    static HERE: Cell<u32> = Cell::new(NOBODY);
+    static HERE: Cell<u32> = Cell::new(NOWHERE);
 }
 
-/// Where the calling thread of the model runs.
-pub(super) fn here() -> u32 {
-    HERE.with(Cell::get)
+lazy_static! {
+    static ref CPUS: [Mutex<()>; NR_CPUS] = std::array::from_fn(|_| Mutex::new(&CPU, ()));
 }
 
 /// Makes the calling thread of the model run on `cpu` from now on; before, on no known one.
@@ -36,28 +42,149 @@ pub(super) fn run_on(cpu: CpuId) {
     HERE.with(|here| here.set(cpu.0));
 }
 
-/// The CPUs of one run of a model.
-#[derive(Clone, Copy)]
-pub(super) struct Cpus(&'static [Mutex<()>; NR_CPUS]);
+/// The CPUs of a model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area(());
 
-impl Cpus {
-    /// They stay in memory, as small as they are.
-    pub(super) fn new() -> Self {
-        let cpus = std::array::from_fn(|_| Mutex::new(&CPU, ()));
-        Self(Box::leak(Box::new(cpus)))
+impl Area {
+    #[expect(clippy::unnecessary_wraps, reason = "as where they may be missing")]
+    pub(super) fn find() -> Result<Self, RegimeReason> {
+        Ok(Self(()))
     }
 
-    /// Begins a sequence where the thread runs, if that is known; dropping it ends the sequence.
-    pub(super) fn begin(self) -> Option<MutexGuard<'static, ()>> {
-        let cpus: &'static [_; NR_CPUS] = self.0;
-        cpus.get(here() as usize).map(Mutex::lock)
+    pub(super) fn cpu_number(self) -> u32 {
+        HERE.with(Cell::get)
     }
 
-    /// A membarrier for one CPU, or for all.
-    pub(super) fn restart_others(self, cpu: Option<CpuId>) {
+    pub(super) fn membarrier_refusal(self) -> Option<i32> {
+        None
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "as where it may be refused")]
+    pub(super) fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
         match cpu {
-            Some(cpu) => drop(self.0[cpu.index()].lock()),
-            None => self.0.iter().for_each(|cpu| drop(cpu.lock())),
+            Some(cpu) => drop(CPUS[cpu.index()].lock()),
+            None => CPUS.iter().for_each(|cpu| drop(cpu.lock())),
         }
+        Ok(())
+    }
+
+    /// Begins a sequence if its condition holds; dropping it ends the sequence.
+    fn begin<const GUARDED: bool>(self, on: On<'_, GUARDED>) -> Option<MutexGuard<'static, ()>> {
+        let cpus: &'static [_; NR_CPUS] = &CPUS;
+        let cpu = cpus.get(on.cpu as usize);
+        let sequence = cpu.filter(|_| self.cpu_number() == on.cpu)?.lock();
+        // Acquire. Pairs with the stores that the client has made before it set the guard.
+        let guard = on.guard.map(|guard| guard.load(Ordering::Acquire));
+        guard
+            .is_none_or(|value| value == on.expected)
+            .then_some(sequence)
+    }
+
+    /// Begins a sequence, and goes on if the word is `old`.
+    fn begin_at<const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        old: u64,
+    ) -> Option<MutexGuard<'static, ()>> {
+        let sequence = self.begin(on)?;
+        // Acquire. Pairs with the commits of other sequences, and with stores of other CPUs.
+        (word.load(Ordering::Acquire) == old).then_some(sequence)
+    }
+
+    pub(super) fn add<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        delta: u64,
+    ) -> bool {
+        let sequence = self.begin(on);
+        if sequence.is_some() {
+            // Acquire, and Release. Pairs with itself, and as in `store`.
+            let old = word.load(Ordering::Acquire);
+            word.store(old.wrapping_add(delta), Ordering::Release);
+        }
+        sequence.is_some()
+    }
+
+    pub(super) fn store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+    ) -> bool {
+        let sequence = self.begin_at(on, word, old);
+        if sequence.is_some() {
+            // Release. Pairs with the loads of other threads.
+            word.store(new, Ordering::Release);
+        }
+        sequence.is_some()
+    }
+
+    pub(super) fn load_store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+        place: &AtomicU32,
+    ) -> Option<u32> {
+        let _sequence = self.begin_at(on, word, old)?;
+        // Relaxed: the word orders it.
+        let value = place.load(Ordering::Relaxed);
+        // Release. Pairs with the loads of other threads.
+        word.store(new, Ordering::Release);
+        Some(value)
+    }
+
+    /// As the kernel may do it: each is interrupted once, with the place written, and the word not.
+    pub(super) fn store_store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+        (place, value): (&AtomicU32, u32),
+    ) -> bool {
+        let write = || {
+            let sequence = self.begin_at(on, word, old);
+            if sequence.is_some() {
+                // Relaxed: the word orders it.
+                place.store(value, Ordering::Relaxed);
+            }
+            sequence
+        };
+        drop(write());
+        let sequence = write();
+        if sequence.is_some() {
+            // Release. Pairs with the loads of other threads.
+            word.store(new, Ordering::Release);
+        }
+        sequence.is_some()
+    }
+
+    #[cfg(feature = "lab")]
+    pub(super) fn count_store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        values: [u64; 2],
+        count: &StatCell,
+    ) -> bool {
+        let is_stored = self.store::<DELAY, _>(on, word, values);
+        count.add(is_stored.into());
+        is_stored
+    }
+
+    pub(super) fn exchange<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+    ) -> Option<u64> {
+        let _sequence = self.begin(on)?;
+        // A full fence, as the locked instruction is. Pairs with itself and other threads' loads.
+        let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+        let seen = word.compare_exchange(old, new, success, failure);
+        Some(seen.unwrap_or_else(|seen| seen))
     }
 }

@@ -1,103 +1,67 @@
 //! The restartable sequences (rseq) in pseudo-code, the kernel's structures, and how the area is
 //! found.
 //!
+//! Five sequences on words anywhere; their clients, the other files of this module, give them
+//! meaning. They differ in what they do before one store commits them:
+//!
 //! ```text
-//! attempt_add(column, delta) -> Committed { cpu, new } | Refused | Aborted | Elsewhere
+//! sequence(on, ..) -> committed or not
 //!
 //!         area.rseq_cs = &descriptor          arm: from here on the kernel checks the range
-//! start:  cpu  = area.cpu_id                  stays true until `post`, or we do not get there
-//!         if cpu >= column.nr_cpus            unsigned: also when not registered (-1, -2)
-//!             return Elsewhere
-//!         cell = column.first + cpu * column.stride
-//!         old  = *cell
-//!         if old is even                      not touched yet: see the module `cells`
-//!             return Refused
-//!         new  = old + delta
-//!         *cell = new                         COMMIT: the only store, the last instruction
-//! post:   return Committed { cpu, new }
+//! start:  if area.cpu_id != on.cpu            stays false until `post`, or we do not get there;
+//!             return not committed            true when not registered (-1, -2)
+//!         if *on.guard != on.expected         if there is a guard
+//!             return not committed
+//!         BODY
+//! post:   return committed
 //!
-//! abort:  return Aborted                      the kernel comes here and has disarmed
+//! abort:  return not committed                the kernel comes here and has disarmed
 //!
 //! descriptor = { version 0, flags 0, start, post - start, abort }
 //!
-//! try_add(column, delta, mask) -> added or not; as `attempt_add`, but before the commit
-//!         if (old ^ new) & mask               leaves its band: see the module `cells`
-//!             return not added
+//! add(on, word, delta)                        *word += delta              COMMIT: one instruction
 //!
-//! try_add_owned(cell, owner, delta) -> added or not
-//!         if cpu != owner
-//!             return not added
-//!         *cell = *cell + delta               COMMIT: the store
+//! store(on, word, [old, new])                 if *word != old
+//!                                                 return not committed
+//!                                             *word = new                 COMMIT
 //!
-//! try_store_guarded(owner, guard, expected, word, old, new, count) -> stored or not
-//!         if cpu != owner or guard != expected or word != old
-//!             return not stored
-//!         count += 1                          a statistic: once more if it aborts right here
-//!         word = new                          COMMIT
+//! load_store(on, word, [old, new], place)     as store; before the commit
+//!     -> the value, if committed              value = *place              32 bits
 //!
-//! try_store(gated, old, new) -> stored or not  a word, and a station: its CPU, and above it its gate
-//!         if gated.station != cpu             another CPU's, or the gate is up: see `gated`
-//!             return not stored
-//!         if gated.word != old
-//!             return not stored
-//!         gated.word = new                    COMMIT
+//! store_store(on, word, [old, new],           as store; before the commit
+//!     (place, value))                         *place = value              also if it then aborts
 //!
-//! try_add_gated(words, delta) -> added or not
-//!         if cpu >= words.len
-//!             return not added
-//!         if words[cpu].station != cpu        the gate is up: see `gated`
-//!             return not added
-//!         words[cpu].word += delta            COMMIT: one instruction
+//! count_store(on, word, [old, new], count)    as store; before the commit
+//!                                             *count += 1                 also if it then aborts
 //!
-//! try_pop(stacks) -> a number or nothing       a stack is a header, a station, and a ring: see `stacks`
-//!         if cpu >= stacks.nr_cpus
-//!             return nothing
-//!         stack = stacks.first + cpu
-//!         if stack.station != cpu             locked
-//!             return nothing
-//!         { len, run, grow, mark } = stack.header
-//!         if len == 0
-//!             return nothing
-//!         raw = stack.ring[(stack.bottom + len - 1) & stack.mask]
-//!         stack.header = { len - 1, run / 2, grow, mark }   COMMIT
-//!         return raw
-//!
-//! try_push(stacks, raw) -> pushed or not       to the header as `try_pop`
-//!         if len >= stack.limit
-//!             return not pushed
-//!         stack.ring[(stack.bottom + len) & stack.mask] = raw     above the hot end: not in the stack yet
-//!         stack.header = { len + 1, run + (run < stack.run_max), grow / 2, no mark }   COMMIT
-//!
-//! try_add_within(window, pair, delta) -> added or not     see the module `windowed`
-//!         if cpu != window.cpu
-//!             return not added
-//!         width = *window                     32 bits
-//!         new   = pair.cell + delta
-//!         if not -width <= new - pair.base < width
-//!             return not added
-//!         pair.cell = new                     COMMIT
-//!
-//! attempt_exchange(cell, owner, old, new)
-//!         if cpu != owner
-//!             return Elsewhere
-//!         seen = compare_exchange(cell, old, new)     COMMIT: one locked instruction
-//!         return Committed { cpu, seen }      exchanged if `seen` is `old`
+//! exchange(on, word, [old, new])              seen = compare_exchange(word, old, new)
+//!     -> seen, if committed                                               COMMIT: one instruction
 //! ```
+//!
+//! **Contract with an architecture** (`rseq_x86_64.rs`): these methods of [`Area`]; `cpu_number`,
+//! which loads `area.cpu_id`; and the `SIGNATURE`. All loads acquire and the commit releases;
+//! `exchange` is a full fence. `DELAY` is 0 outside tests. There it is a number of turns to spend
+//! at each of the two points where an interruption would do harm if the sequence did not restart:
+//! after the condition, and before the commit. A system without sequences has `fallback.rs`, the
+//! model checker `model.rs`.
+//!
+//! A client reads the CPU number, computes places and values from what it loads there, and lets the
+//! sequence check what it has loaded: an outdated value is like an interruption. A word that may
+//! return to a former value must determine everything else that the client has loaded.
 //!
 //! A thread that is preempted, migrated or delivers a signal between `start` and `post` continues
 //! at `abort`. Since the commit is one instruction and the last one of the range, an aborted
-//! attempt has stored nothing and a committed one cannot abort. A retry reads everything again: the
-//! CPU number, and the cell of that CPU.
+//! attempt has not committed and a committed one cannot abort. A retry reads everything again.
 //!
 //! `rseq_cs` is not cleared after the commit: the kernel clears it when it next looks and finds the
 //! thread outside the range.
 //!
-//! **Stopping others.** The fields of a slot that a sequence reads can be changed from another CPU
-//! too, if the sequences that have read them already are made to restart: membarrier(2) interrupts
-//! the CPU, and a thread inside a sequence there goes to its `abort` ([`restart_others`]). A
-//! compare-and-exchange as the commit of a sequence needs no such call: it proves that the thread
-//! ran on the CPU at that moment, so that every other thread of that CPU had been preempted, and
-//! will abort. So does a visit to a CPU, where membarrier is refused.
+//! **Stopping others.** The words that a sequence reads can be changed from another CPU too, if the
+//! sequences that have read them already are made to restart: membarrier(2) interrupts the CPU, and
+//! a thread inside a sequence there goes to its `abort` ([`Area::restart_others`]). An `exchange`
+//! needs no such call: it proves that the thread ran on the CPU at that moment, so that every other
+//! thread of that CPU had been preempted, and will abort. So does a visit to a CPU, where
+//! membarrier is refused.
 //!
 //! The kernel jumps to `abort` only if the four bytes before it are the [`SIGNATURE`] that the C
 //! library registered with, so that a corrupted descriptor cannot be used to jump anywhere.
@@ -111,13 +75,20 @@
 //! on finding none.
 
 use std::mem::offset_of;
+use std::num::NonZeroIsize;
 
+use super::rseq_x86_64::SIGNATURE;
 use super::{RegimeReason, rseq_symbols as symbols};
 use crate::memmap::{Membarrier, Unreached};
 use crate::units::CpuId;
 
-/// The four bytes before each abort handler; x86-64 value of the C library's `RSEQ_SIG`.
-pub(super) const SIGNATURE: u32 = 0x5305_3053;
+/// Proof that the C library gives every thread an rseq area, and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    /// Bytes from the thread pointer to the area. Never zero: there the thread's own control block
+    /// is.
+    offset: NonZeroIsize,
+}
 
 /// A thread's area, shared with the kernel: `struct rseq` of `linux/rseq.h`.
 #[repr(C, align(32))]
@@ -157,20 +128,47 @@ const _: () = {
 /// Bytes of the area that every kernel with rseq fills: everything before `node_id`.
 const SIZE_MIN: usize = offset_of!(RseqArea, node_id);
 
-/// Returns the offset of each thread's area from its thread pointer, if the C library registers its
-/// threads.
-pub(super) fn area_offset() -> Result<isize, RegimeReason> {
-    let (Some(offset), Some(size)) = (symbols::offset(), symbols::size()) else {
-        return Err(RegimeReason::NoArea);
-    };
-    // SAFETY: the C library defines `extern const unsigned int __rseq_size`, initialised before
-    // any Rust code runs and never written afterwards.
-    let size = unsafe { size.read() };
-    if (size as usize) < SIZE_MIN {
-        return Err(why_unregistered());
+impl Area {
+    /// Returns the area of this process's threads, if the C library registers them; otherwise the
+    /// reason.
+    pub(super) fn find() -> Result<Self, RegimeReason> {
+        let (Some(offset), Some(size)) = (symbols::offset(), symbols::size()) else {
+            return Err(RegimeReason::NoArea);
+        };
+        // SAFETY: the C library defines `extern const unsigned int __rseq_size`, initialised before
+        // any Rust code runs and never written afterwards.
+        let size = unsafe { size.read() };
+        if (size as usize) < SIZE_MIN {
+            return Err(why_unregistered());
+        }
+        // SAFETY: the C library defines `extern const ptrdiff_t __rseq_offset`, as above.
+        let offset = NonZeroIsize::new(unsafe { offset.read() });
+        let offset = offset.ok_or(RegimeReason::NoArea)?;
+        Ok(Self { offset })
     }
-    // SAFETY: the C library defines `extern const ptrdiff_t __rseq_offset`, as above.
-    Ok(unsafe { offset.read() })
+
+    #[inline(always)]
+    pub(super) fn offset(self) -> isize {
+        self.offset.get()
+    }
+
+    /// Returns the error number with which the kernel refuses to restart sequences of this process
+    /// on other CPUs, if it does. Asked once.
+    pub(super) fn membarrier_refusal(self) -> Option<i32> {
+        Membarrier::Restart.refusal()
+    }
+
+    /// Returns when no thread of this process is inside a sequence on `cpu`, or on any CPU if none
+    /// is named, that it entered before the call, other than to abort it; stores of finished
+    /// sequences are visible.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses a call that it accepted before, and its substitute: nothing was
+    /// restarted.
+    pub(super) fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
+        Membarrier::Restart.run(cpu)
+    }
 }
 
 /// Returns why the C library has areas and registered none.
@@ -187,22 +185,4 @@ fn why_unregistered() -> RegimeReason {
 
 fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
-}
-
-/// Returns the error number with which the kernel refuses to restart sequences of this process on
-/// other CPUs, if it does. Asked once.
-pub(super) fn membarrier_refusal() -> Option<i32> {
-    Membarrier::Restart.refusal()
-}
-
-/// Returns when no thread of this process is inside a sequence on `cpu`, or on any CPU if none is
-/// named, that it entered before the call, other than to abort it; stores of finished sequences are
-/// visible.
-///
-/// # Errors
-///
-/// When the kernel refuses a call that it accepted before, and its substitute: nothing was
-/// restarted.
-pub(super) fn restart_others(cpu: Option<CpuId>) -> Result<(), Unreached> {
-    Membarrier::Restart.run(cpu)
 }

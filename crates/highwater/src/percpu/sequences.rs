@@ -1,14 +1,56 @@
-//! Restartable sequences (rseq) on words that other CPUs must be able to stop.
+//! The condition of a restartable sequence (rseq), and sequences that other CPUs can stop.
 
 use std::fmt;
 
 use super::{Area, Regime, Writer};
 #[cfg(feature = "lab")]
-use crate::sync::{
-    StatCell,
-    atomic::{AtomicI64, AtomicU64},
-};
+use crate::sync::StatCell;
+use crate::sync::atomic::AtomicU64;
 use crate::units::CpuId;
+
+/// The condition of a sequence: the thread runs on a CPU; if `GUARDED`, a word has an expected
+/// value.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    all(
+        any(not(target_arch = "x86_64"), not(target_os = "linux"), miri),
+        not(loom)
+    ),
+    expect(dead_code, reason = "read by the sequences, which this system lacks")
+)]
+pub(super) struct On<'a, const GUARDED: bool> {
+    pub(super) cpu: u32,
+    pub(super) guard: Option<&'a AtomicU64>,
+    pub(super) expected: u64,
+}
+
+impl On<'static, false> {
+    #[inline(always)]
+    pub(super) fn cpu(cpu: u32) -> Self {
+        Self {
+            cpu,
+            guard: None,
+            expected: cpu.into(),
+        }
+    }
+}
+
+impl<'a> On<'a, true> {
+    #[inline(always)]
+    pub(super) fn guarded(cpu: u32, guard: &'a AtomicU64, expected: u64) -> Self {
+        Self {
+            cpu,
+            guard: Some(guard),
+            expected,
+        }
+    }
+
+    /// On `cpu`, with a gate that is down: its word holds the number of the CPU.
+    #[inline(always)]
+    pub(super) fn gate(cpu: u32, gate: &'a AtomicU64) -> Self {
+        Self::guarded(cpu, gate, cpu.into())
+    }
+}
 
 /// Restartable sequences that other CPUs can make restart, or their absence.
 #[derive(Clone, Copy)]
@@ -19,7 +61,7 @@ impl Sequences {
     #[must_use]
     pub fn of(regime: Regime) -> Self {
         let area = Writer::new(regime).area;
-        Self(area.filter(|area| area.can_restart_others()))
+        Self(area.filter(|area| area.membarrier_refusal().is_none()))
     }
 
     /// Returns the regime: restartable if that was requested and is possible.
@@ -53,11 +95,11 @@ pub struct GuardedStore<'a> {
     /// The value that the caller has seen in the guard.
     pub expected: u64,
     /// Must be `old`, and becomes `new` with release ordering.
-    pub word: &'a AtomicI64,
+    pub word: &'a AtomicU64,
     /// The value that the caller has seen in the word.
-    pub old: i64,
+    pub old: u64,
     /// The new value of the word.
-    pub new: i64,
+    pub new: u64,
     /// Counts stores; one that is interrupted right before it is made is counted too.
     pub count: &'a StatCell,
 }
@@ -72,8 +114,12 @@ impl Sequences {
     #[inline]
     #[must_use]
     pub fn try_store<const DELAY: u32>(self, cpu: CpuId, store: &GuardedStore<'_>) -> bool {
+        let (on, values) = (
+            On::guarded(cpu.0, store.guard, store.expected),
+            [store.old, store.new],
+        );
         self.0
-            .is_some_and(|area| area.try_store_guarded::<DELAY>(cpu, store))
+            .is_some_and(|area| area.count_store::<DELAY, _>(on, store.word, values, store.count))
     }
 
     /// Exchanges `old` for `new` in `cell`, if the calling thread runs on `cpu` and is not
@@ -84,12 +130,7 @@ impl Sequences {
     /// and will restart if it was in a sequence.
     #[must_use]
     pub fn exchange(self, cpu: CpuId, cell: &AtomicU64, old: u64, new: u64) -> Option<u64> {
-        let cell = std::ptr::from_ref(cell).cast();
-        // SAFETY: the cell is an atomic that lives as long as the reference.
-        match unsafe { self.0?.attempt_exchange(cell, cpu, old, new) } {
-            super::attempt::Attempt::Committed { new, .. } => Some(new.cast_unsigned()),
-            _ => None,
-        }
+        self.0?.exchange::<0, _>(On::cpu(cpu.0), cell, [old, new])
     }
 
     /// Returns when no thread of this process is inside a sequence on `cpu` that it entered before

@@ -13,25 +13,26 @@
 //!
 //! **Invariant (single writer).** Cells are written in one of two ways, fixed by the regime:
 //!
-//! * *Restartable*: by threads that run on the CPU, in a sequence that checks the window and the
-//!   base and then stores ([`try_add`](Windowed::try_add)). A cell is within the width of its base,
-//!   the base included below and excluded above, after every addition that checked both.
+//! * *Restartable*: by threads that run on the CPU, in a sequence that checks that window and cell
+//!   still are as the sum was computed from, and stores ([`try_add`](Windowed::try_add)). A cell is
+//!   within the width of its base, the base included below and excluded above, after every addition
+//!   that checked both.
 //! * *Atomic*: by any thread, atomically. The addition comes first and the check after it
 //!   ([`add`](Windowed::add)).
 //!
 //! The window is changed only by compare-and-swap, the bases by threads that the user of this type
-//! allows.
+//! allows: in the restartable regime only while the window is closed and additions have stopped.
+//! The setter's half makes each window's word one that it was not before, so that an unchanged
+//! window shows unchanged bases.
 //!
 //! **Closing a window** (width 0) refuses additions from then on, but a thread may have checked
 //! before and store after: [`stop_additions`](Windowed::stop_additions) returns when no such thread
 //! is left.
 
 use std::fmt;
-#[cfg(not(loom))]
-use std::mem::offset_of;
-use std::ptr;
 
 use super::Sequences;
+use super::sequences::On;
 use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::units::CpuId;
@@ -40,7 +41,7 @@ use crate::units::CpuId;
 #[repr(C, align(16))]
 pub(super) struct Pair {
     /// Written by: additions. Read by: any thread. Publishes: nothing but itself.
-    cell: AtomicI64,
+    cell: AtomicU64,
     /// Written by: threads that move it, one at a time. Read by: additions. Publishes: nothing but
     /// itself.
     base: AtomicI64,
@@ -52,32 +53,13 @@ pub(crate) struct Windowed<const N: usize> {
     /// Written by: any thread (compare-and-swap). Read by: additions, and threads that move it.
     /// Publishes: its user's preparations for this width.
     window: AtomicU64,
-    /// The CPU of these cells, or a number of no CPU in the atomic regime: read by the sequence.
+    /// The CPU of these cells, or a number of no CPU in the atomic regime.
     cpu: CpuId,
     pairs: [Pair; N],
 }
 
-/// The operands of an addition in a sequence.
-#[derive(Clone, Copy)]
-#[cfg_attr(
-    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
-    expect(dead_code, reason = "read by the sequence, which this system lacks")
-)]
-pub(super) struct Target {
-    /// A window of 32 bits, and 8 bytes further the CPU.
-    pub(super) window: *const AtomicU64,
-    /// A cell, and 8 bytes further its base.
-    pub(super) pair: *const Pair,
-}
-
 /// No CPU has this number, and no unregistered thread reports it: those have negative numbers.
 const NOBODY: CpuId = CpuId(i32::MAX.cast_unsigned());
-
-#[cfg(not(loom))]
-const _: () = {
-    assert!(size_of::<Pair>() == 16 && offset_of!(Pair, base) == 8);
-    assert!(offset_of!(Windowed<1>, window) == 0 && offset_of!(Windowed<1>, cpu) == 8);
-};
 
 impl<const N: usize> Windowed<N> {
     /// Returns zeroed cells of `cpu`, and a window of which every bit is 0.
@@ -86,7 +68,7 @@ impl<const N: usize> Windowed<N> {
             window: AtomicU64::new(0),
             cpu: sequences.area().map_or(NOBODY, |_| cpu),
             pairs: std::array::from_fn(|_| Pair {
-                cell: AtomicI64::new(0),
+                cell: AtomicU64::new(0),
                 base: AtomicI64::new(0),
             }),
         }
@@ -111,14 +93,18 @@ impl<const N: usize> Windowed<N> {
         let Some(area) = sequences.area() else {
             return false;
         };
-        let target = Target {
-            window: ptr::from_ref(&self.window),
-            pair: ptr::from_ref(&self.pairs[word]),
-        };
-        // SAFETY: window and pair are ours, and `&self` keeps them alive; the CPU's number lies
-        // behind the window. In the restartable regime only this sequence writes the cell, and
-        // always on this CPU; in the other no thread runs on the CPU that is named there.
-        unsafe { area.try_add_within::<DELAY>(target, delta) }
+        let (window, pair) = (self.window(), &self.pairs[word]);
+        // Relaxed: the sequence checks it.
+        let old = pair.cell.load(Ordering::Relaxed);
+        let new = old.wrapping_add(delta.cast_unsigned());
+        let width = window & u64::from(u32::MAX);
+        let from_least = new
+            .wrapping_sub(self.base(word).cast_unsigned())
+            .wrapping_add(width);
+        // In the restartable regime only this sequence writes the cell, and always on this CPU; in
+        // the other no thread runs on the CPU that is named there.
+        let on = On::guarded(self.cpu.0, &self.window, window);
+        from_least < 2 * width && area.store::<DELAY, _>(on, &pair.cell, [old, new])
     }
 
     /// Returns when no thread is in an addition that has read the window before the call, other
@@ -139,18 +125,19 @@ impl<const N: usize> Windowed<N> {
     #[inline]
     pub(crate) fn add(&self, word: usize, delta: i64) -> i64 {
         debug_assert!(self.cpu == NOBODY, "{} adds in sequences", self.cpu);
+        let (cell, delta) = (&self.pairs[word].cell, delta.cast_unsigned());
         // Pairs with `cell`. SeqCst: an addition reads the window and the base afterwards, and a
         // thread that moves those reads the cell afterwards; acquire and release would let both
         // miss.
-        let old = self.pairs[word].cell.fetch_add(delta, Ordering::SeqCst);
+        let old = cell.fetch_add(delta, Ordering::SeqCst);
         in_one_order();
-        old.wrapping_add(delta)
+        old.wrapping_add(delta).cast_signed()
     }
 
     #[inline]
     pub(crate) fn cell(&self, word: usize) -> i64 {
         // Pairs with `add`; SeqCst as there.
-        self.pairs[word].cell.load(Ordering::SeqCst)
+        self.pairs[word].cell.load(Ordering::SeqCst).cast_signed()
     }
 
     #[inline]
@@ -245,13 +232,14 @@ mod tests {
                 while !is_over.load(Ordering::Relaxed) {
                     for words in words {
                         let open = words.window();
-                        assert!(words.exchange_window(open, 0));
+                        let closed = (open + (1 << 32)) & !u64::from(u32::MAX);
+                        assert!(words.exchange_window(open, closed));
                         close(words);
                         let cell = words.cell(1);
                         thread::yield_now();
                         has_changed |= words.cell(1) != cell;
                         words.set_base(1, words.cell(1));
-                        assert!(words.exchange_window(0, 1 << 20));
+                        assert!(words.exchange_window(closed, closed | 1 << 20));
                         // Relaxed: as above.
                         closings.fetch_add(1, Ordering::Relaxed);
                         thread::yield_now();

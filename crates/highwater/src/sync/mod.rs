@@ -52,4 +52,6 @@ pub mod thread {
     }
 }
 
+#[cfg(loom)]
+pub(crate) use loom::lazy_static;
 pub use std::sync::{Arc, OnceLock, Weak};

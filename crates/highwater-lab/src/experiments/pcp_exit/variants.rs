@@ -1,9 +1,9 @@
 //! The variants: sizing rules of per-CPU lists, transfer sizes, drain modes, and back ends of the
 //! frame pool.
 
-use highwater::frame::{DrainMode, PcpPolicy, PoolConfig, TunableError, Tunables};
+use highwater::frame::{PoolConfig, TunableError, Tunables};
 
-use crate::baselines::BackendKind;
+use crate::baselines::{BackendKind, Drain, Sizing};
 use crate::experiments::Setup;
 use crate::report::{Figures, Row};
 
@@ -52,8 +52,8 @@ pub(super) struct Variant {
     pub(super) exits: Exits,
     pub(super) scale: u8,
     fraction: i64,
-    pub(super) policy: PcpPolicy,
-    pub(super) drain: DrainMode,
+    pub(super) policy: Sizing,
+    pub(super) drain: Drain,
     pub(super) backend: BackendKind,
 }
 
@@ -66,20 +66,15 @@ impl Variant {
             exits: Exits::AtOnce,
             scale,
             fraction: 0,
-            policy: PcpPolicy::Auto,
-            drain: DrainMode::OneHold,
+            policy: Sizing::Auto,
+            drain: Drain::OneHold,
             backend: BackendKind::SingleLock,
         }
     }
 
     /// The library's defaults.
     fn ours(nr_cpus: usize) -> Self {
-        let PoolConfig {
-            policy,
-            drain,
-            tunables,
-            ..
-        } = PoolConfig::new(nr_cpus);
+        let tunables = PoolConfig::new(nr_cpus).tunables;
         let knob = |name| tunables.get(name).expect("the knob is there");
         Self {
             name: OURS.to_owned(),
@@ -87,8 +82,8 @@ impl Variant {
             exits: Exits::AtOnce,
             scale: u8::try_from(knob("pcp_batch_scale_max")).expect("0 to 6"),
             fraction: knob("percpu_pagelist_high_fraction"),
-            policy,
-            drain,
+            policy: Sizing::Auto,
+            drain: Drain::Pieces,
             backend: BackendKind::default(),
         }
     }
@@ -96,8 +91,7 @@ impl Variant {
     /// Returns the configuration of the pool.
     pub(super) fn config(&self, nr_cpus: usize) -> PoolConfig {
         PoolConfig {
-            policy: self.policy,
-            drain: self.drain,
+            policy: self.policy.with(self.drain),
             backend: self.backend.make(),
             tunables: self.tunables().expect("values within the knobs' ranges"),
             ..PoolConfig::new(nr_cpus)
@@ -147,7 +141,7 @@ fn needed(nr_cpus: usize) -> Vec<Variant> {
     let mut variants = vec![
         Variant {
             fraction: FRACTION_LEGACY,
-            policy: PcpPolicy::Legacy,
+            policy: Sizing::Legacy,
             ..Variant::auto(A, 5)
         },
         Variant {
@@ -158,11 +152,11 @@ fn needed(nr_cpus: usize) -> Vec<Variant> {
         Variant::auto(SCALE_2, 2),
         Variant::auto(D, 0),
         Variant {
-            policy: PcpPolicy::Fixed,
+            policy: Sizing::Fixed,
             ..Variant::auto(FIXED, 5)
         },
         Variant {
-            drain: DrainMode::Pieces,
+            drain: Drain::Pieces,
             ..Variant::auto(PIECES, 5)
         },
         Variant {
@@ -192,11 +186,11 @@ fn matrix() -> Vec<Variant> {
             BackendKind::Trees,
         ] {
             for (policy, fraction) in [
-                (PcpPolicy::Legacy, FRACTION_LEGACY),
-                (PcpPolicy::Fixed, 0),
-                (PcpPolicy::Auto, 0),
+                (Sizing::Legacy, FRACTION_LEGACY),
+                (Sizing::Fixed, 0),
+                (Sizing::Auto, 0),
             ] {
-                for drain in [DrainMode::OneHold, DrainMode::Pieces] {
+                for drain in [Drain::OneHold, Drain::Pieces] {
                     all.extend([0, 1, 2, 3, 5, 6].map(|scale| Variant {
                         name: format!("{tenants}, {backend}, {policy}, {scale}, {drain}"),
                         tenants,
@@ -235,7 +229,8 @@ mod tests {
         assert_eq!(names.len(), all.len());
         assert_eq!(matrix().len(), 3 * 3 * 3 * 2 * 6);
         for variant in all {
-            assert_eq!(variant.config(19).policy, variant.policy);
+            let policy = variant.policy.with(variant.drain);
+            assert!(std::ptr::addr_eq(variant.config(19).policy, policy));
         }
     }
 }

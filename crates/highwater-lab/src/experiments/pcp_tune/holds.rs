@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fastrand::Rng;
-use highwater::frame::{AllocFlags, DrainMode, FramePool, PcpPolicy, PoolConfig};
+use highwater::frame::{AllocFlags, FramePool, PoolConfig};
 use highwater::lab::memmap::Frame;
 use highwater::lab::sync::LockTimes;
 use highwater::units::{CpuId, Pages};
 
 use super::pool::frame_memory;
+use crate::baselines::{BackendKind, Drain, Sizing};
 use crate::control::Control;
 use crate::experiments::buckets::Buckets;
 use crate::experiments::clock::{median, thread_ns};
@@ -80,9 +81,8 @@ impl Lane {
         let tunables = defaults.tunables.pcp_batch_scale_max(scale.into());
         let tunables = tunables.and_then(|tunables| tunables.percpu_pagelist_high_fraction(8));
         let config = PoolConfig {
-            policy: PcpPolicy::Auto,
-            drain: DrainMode::OneHold,
-            backend: crate::baselines::BackendKind::SingleLock.make(),
+            policy: Sizing::Auto.with(Drain::OneHold),
+            backend: BackendKind::SingleLock.make(),
             tunables: tunables?,
             ..defaults
         };

@@ -1,9 +1,10 @@
 //! Effect of each knob, turned while the pool is under load.
 
-use highwater::frame::{DrainMode, PcpCounters, PoolConfig, Tunables, Watermarks};
+use highwater::frame::{PcpCounters, PoolConfig, Tunables, Watermarks};
 
 use super::loads::{Driven, Load, Seen};
 use super::pool::{POOL, POOL_QUICK, Sizes, auto, pool};
+use crate::baselines::{Drain, Sizing};
 use crate::control::Control;
 use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
@@ -211,7 +212,7 @@ fn turn(
     control: &Control,
 ) -> Result<Turned, ExperimentError> {
     let config = PoolConfig {
-        drain: DrainMode::OneHold,
+        policy: Sizing::Auto.with(Drain::OneHold),
         ..auto(setup)
     };
     let pool = pool(setup, config)?;

@@ -15,12 +15,11 @@ mod knobs;
 mod loads;
 mod pool;
 
-use highwater::frame::PcpPolicy;
-
 use self::holds::HOLDS;
 use self::loads::{Driven, Load, Seen};
 use self::pool::{POOL, POOL_QUICK, Sizes, auto, pool};
 use super::{Experiment, ExperimentError, Findings, Setup, published};
+use crate::baselines::{Drain, Sizing};
 use crate::control::Control;
 use crate::report::text::to_f64;
 use crate::report::{Check, Figures, Headline, Noun, Row, Side, Source, Unit};
@@ -66,13 +65,13 @@ const NOTE: &str = "alloc_zone is the number of frames that came from the zones;
     pages were faulted in and zeroed, ours were not.";
 
 /// Sizing rules from the one that the series replaced: name, policy, scale, fraction.
-const LADDER: [(&str, PcpPolicy, i64, i64); 6] = [
-    ("legacy (base)", PcpPolicy::Legacy, 5, 0),
-    (FIXED, PcpPolicy::Fixed, 5, 0),
-    ("auto, scale 0", PcpPolicy::Auto, 0, 0),
-    ("auto, scale 3", PcpPolicy::Auto, 3, 0),
-    (AUTO, PcpPolicy::Auto, 5, 0),
-    (PINNED, PcpPolicy::Auto, 5, 8),
+const LADDER: [(&str, Sizing, i64, i64); 6] = [
+    ("legacy (base)", Sizing::Legacy, 5, 0),
+    (FIXED, Sizing::Fixed, 5, 0),
+    ("auto, scale 0", Sizing::Auto, 0, 0),
+    ("auto, scale 3", Sizing::Auto, 3, 0),
+    (AUTO, Sizing::Auto, 5, 0),
+    (PINNED, Sizing::Auto, 5, 8),
 ];
 const FIXED: &str = "fixed at high_min";
 const AUTO: &str = "auto, scale 5";
@@ -174,12 +173,12 @@ fn memory_check(name: &str, seen: &Seen, fixed: &Seen) -> Check {
 fn stand_on(
     setup: &Setup,
     sizes: Sizes,
-    (_, policy, scale, fraction): (&str, PcpPolicy, i64, i64),
+    (_, sizing, scale, fraction): (&str, Sizing, i64, i64),
     load: Load,
     control: &Control,
 ) -> Result<(Seen, u64), ExperimentError> {
     let mut config = auto(setup);
-    config.policy = policy;
+    config.policy = sizing.with(Drain::Pieces);
     let tunables = config.tunables.pcp_batch_scale_max(scale);
     let tunables = tunables.and_then(|tunables| tunables.percpu_pagelist_high_fraction(fraction));
     config.tunables = tunables?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use highwater::frame::{FramePool, PcpPolicy, PoolConfig};
+use highwater::frame::{FramePool, PoolConfig};
 use highwater::lab::memmap::FrameMemory;
 use highwater::units::Pages;
 
@@ -40,10 +40,7 @@ impl Sizes {
 
 /// Returns the configuration of the default policy.
 pub(super) fn auto(setup: &Setup) -> PoolConfig {
-    PoolConfig {
-        policy: PcpPolicy::Auto,
-        ..PoolConfig::new(setup.topology.nr_cpus())
-    }
+    PoolConfig::new(setup.topology.nr_cpus())
 }
 
 pub(super) fn pool(setup: &Setup, config: PoolConfig) -> Result<FramePool, ExperimentError> {

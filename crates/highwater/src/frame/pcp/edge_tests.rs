@@ -1,7 +1,7 @@
 //! Edge cases of lists: little left to hand out or to hold, and the size of a drain.
 
 use super::tests::{CPU, DRAINS, ORDINARY, RESERVE, assert_conserved, list, pool_of, tunables};
-use crate::frame::{DrainMode, PoolConfig};
+use crate::frame::PoolConfig;
 use crate::sync::thread;
 use crate::units::{CpuId, Order, Pages};
 
@@ -10,9 +10,9 @@ fn a_drain_moves_a_run_of_frees_in_either_way() {
     // Goal: D (4.7) frames are what a drain moves, also in pieces, and disabled lists drain in
     // pieces of a batch. Method: a list of a fixed size is freed to beyond it; frames per drain are
     // those of one hold, and far more than a batch.
-    let per_drain = DRAINS.map(|drain| {
+    let per_drain = DRAINS.map(|policy| {
         let config = PoolConfig {
-            drain,
+            policy,
             tunables: tunables(5, 100),
             ..PoolConfig::new(1)
         };
@@ -27,11 +27,11 @@ fn a_drain_moves_a_run_of_frees_in_either_way() {
         let visits = || pool.zone_times().work.count();
         let (before, held) = (visits(), pool.counts().cached.0);
         drop(pool.disable_lists());
-        let most = match drain {
-            DrainMode::OneHold => 1,
-            DrainMode::Pieces => held.div_ceil(63),
-        };
-        assert!(held > 63 && visits() - before <= most, "{drain}: {held}");
+        let pieces = held.div_ceil(policy.piece(&pool.lists.lock(CPU).rules(), 1 << 20).into());
+        assert!(
+            held > 63 && visits() - before <= pieces,
+            "{policy:?}: {held}"
+        );
         assert_conserved(&pool);
         events.drained / events.drains
     });
@@ -156,9 +156,9 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
     // waits behind more. Method: one CPU frees 20,000 frames while another takes 500, all of which
     // succeed; holds for more than a batch are at most the refills. In one hold there are more: the
     // count tells the two apart.
-    for drain in DRAINS {
+    for (policy, is_one_hold) in DRAINS.into_iter().zip([true, false]) {
         let config = PoolConfig {
-            drain,
+            policy,
             tunables: tunables(5, 100),
             ..PoolConfig::new(2)
         };
@@ -179,7 +179,7 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
         });
         let (holds, refills) = (large() - before, pool.counters().since(&counters).refills);
         let is_behind = holds > refills;
-        assert_eq!(is_behind, drain == DrainMode::OneHold, "{holds}, {refills}");
+        assert_eq!(is_behind, is_one_hold, "{holds}, {refills}");
         pool.free_bulk_on(CpuId(1), &mut others);
         assert_conserved(&pool);
     }

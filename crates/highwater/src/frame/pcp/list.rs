@@ -9,6 +9,7 @@ use crate::sync::atomic::{Ordering, fence};
 use crate::units::{CpuId, Order};
 
 use super::policy::{COSTLY, Freed, ListState, Refill, Rules, Use};
+use super::recent::{RUN_MAX, Recent};
 use super::scratch::TransferScratch;
 use super::{Beside, Conditions};
 
@@ -116,22 +117,25 @@ impl<'a> LockedList<'a> {
     }
 
     fn used(&self) -> Use {
-        let header = self.stack.header();
+        let recent = self.recent();
         Use {
             count: self.count(),
-            free_run: header.run().into(),
-            grow: header.grow(),
+            free_run: recent.run().into(),
+            grow: recent.grow(),
         }
     }
 
-    fn set_run(&mut self, run: u32) {
-        self.stack.set_run(u16::try_from(run).unwrap_or(u16::MAX));
+    fn recent(&self) -> Recent {
+        Recent(self.stack.header().tally())
     }
 
-    /// Checks whether a single frame was freed since the last block: such a free clears the stack's
-    /// mark.
+    fn set_recent(&mut self, recent: Recent) {
+        self.stack.set_tally(recent.0);
+    }
+
+    /// Checks whether a single frame was freed since the last block: such a free clears the mark.
     fn look_at_mark(&mut self) {
-        self.stack.state.prev_high_order = self.stack.header().is_marked();
+        self.stack.state.prev_high_order = self.recent().is_marked();
     }
 
     /// Returns the frame that was freed last.
@@ -148,8 +152,8 @@ impl<'a> LockedList<'a> {
 
     /// Halves the run of frees, as every allocation does.
     fn halve_run(&mut self) {
-        let run = self.stack.header().run();
-        self.stack.set_run(run / 2);
+        let recent = self.recent();
+        self.set_recent(recent.with_run(u32::from(recent.run()) / 2));
     }
 
     /// Returns how many blocks of `order` to bring for an allocation that found none.
@@ -158,8 +162,9 @@ impl<'a> LockedList<'a> {
         self.halve_run();
         let (used, shortage) = (self.used(), self.conditions.shortage());
         let rules = self.stack.rules;
-        let refill = rules.refill(&mut self.stack.state, used, order, shortage);
-        self.stack.set_grow(refill.grow);
+        let state = &mut self.stack.state;
+        let refill = rules.policy.refill(&rules, state, used, order, shortage);
+        self.set_recent(self.recent().with_grow(refill.grow));
         refill
     }
 
@@ -205,7 +210,7 @@ impl<'a> LockedList<'a> {
         self.look_at_mark();
         let (order, before) = (block.order(), self.used());
         self.stack.blocks.push(block);
-        self.stack.set_grow(before.grow / 2);
+        self.set_recent(self.recent().with_grow(before.grow / 2));
         self.freed(before.free_run, order)
     }
 
@@ -215,13 +220,14 @@ impl<'a> LockedList<'a> {
             ..self.used()
         };
         let (rules, shortage) = (self.stack.rules, self.conditions.shortage());
-        let freed = rules.freed(&mut self.stack.state, used, order, shortage);
+        let state = &mut self.stack.state;
+        let freed = rules.policy.freed(&rules, state, used, order, shortage);
         debug_assert!(freed.drain > 0 || used.count < freed.limit, "{freed:?}");
-        self.set_run(freed.free_run);
-        match self.stack.state.prev_high_order {
-            true => self.stack.mark(),
-            false => self.stack.unmark(),
-        }
+        let recent = self.recent().with_run(freed.free_run);
+        self.set_recent(match self.stack.state.prev_high_order {
+            true => recent.marked(),
+            false => recent.unmarked(),
+        });
         freed
     }
 
@@ -260,8 +266,9 @@ impl<'a> LockedList<'a> {
     pub(super) fn set_rules(&mut self, rules: Rules) -> u32 {
         self.stack.rules = rules;
         let high = rules.clamp(&mut self.stack.state);
-        if rules.run_max() > 0 {
-            self.set_run(self.used().free_run.min(rules.run_max()));
+        if rules.policy.run_max(&rules) > 0 {
+            let run = self.used().free_run.min(rules.policy.run_max(&rules));
+            self.set_recent(self.recent().with_run(run));
         }
         self.count().saturating_sub(high)
     }
@@ -286,7 +293,8 @@ impl Drop for LockedList<'_> {
     /// Sets the count from which a push must apply the rules.
     fn drop(&mut self) {
         let (rules, frames) = (self.stack.rules, self.stack.blocks.frames);
-        let run_max = u16::try_from(rules.run_max()).unwrap_or(u16::MAX);
+        let run_max =
+            u16::try_from(rules.policy.run_max(&rules)).map_or(RUN_MAX, |run| run.min(RUN_MAX));
         let shortage = self.conditions.shortage();
         let unlooked = rules.unlooked(&self.stack.state, shortage);
         self.stack

@@ -7,14 +7,15 @@
 //! |---|---|
 //! | `sizes`, `policy` | bounds of a list's size, and its auto-tuning: arithmetic |
 //! | `list` | one list while its lock is held |
+//! | `recent` | its recent use, counted in the header of its stack |
 //! | `transfer` | refill from the zones, and drain to them |
 //! | `recall` | frames in idle lists of other CPUs, before fresh ones are taken |
 //! | `scratch` | frames in transfer |
 //!
 //! **Fast path.** A pop or a push on the stack of the thread's CPU, and nothing else: the one store
-//! that commits updates the stack's header, which counts frames and the run of frees, and halves
-//! the growth. A push that would reach the list's limit is refused and takes the slow path, which
-//! applies the rules.
+//! that commits updates the stack's header, which counts frames and, as its tally, the run of frees
+//! and the growth. A push that would reach the list's limit is refused and takes the slow path,
+//! which applies the rules.
 //!
 //! **Slow path.** Under the list's lock the rules decide how many frames to move, and the frames
 //! leave the list or are put there. The zones are visited with the lock dropped, so that other
@@ -36,6 +37,7 @@
 mod list;
 pub(super) mod policy;
 mod recall;
+mod recent;
 mod scratch;
 mod sizes;
 mod transfer;
@@ -52,10 +54,14 @@ mod twin_tests;
 use crossbeam_utils::CachePadded;
 
 pub(super) use list::is_listed;
+pub use policy::{AutoTuned, PcpPolicy};
+#[cfg(feature = "lab")]
+pub use policy::{Freed, ListState, Refill, Use};
+pub(super) use sizes::FRAMES_MAX;
 pub use sizes::PcpSizes;
 
 use super::counters::Events;
-use super::{DrainMode, ListInfo, PcpCounters};
+use super::{ListInfo, PcpCounters};
 use crate::memmap::{Frame, FrameMemory};
 use crate::percpu::{Regime, Stacks};
 use crate::sync::LockClass;
@@ -63,7 +69,7 @@ use crate::sync::Rank;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::units::{CpuId, Pages};
 use list::{ListLock, LockedList};
-use policy::{Rules, Shortage};
+pub use policy::{Rules, Shortage};
 
 /// Class of every per-CPU list's lock.
 pub(super) static PCP_LOCK: LockClass = LockClass::new("pcp", Rank::Pcp);
@@ -78,7 +84,6 @@ pub(super) struct PcpLists {
     beside: Box<[CachePadded<Beside>]>,
     /// Read at every hold, on a line apart from anything that changes more often.
     conditions: CachePadded<Conditions>,
-    drain: DrainMode,
 }
 
 /// Selects a list.
@@ -150,7 +155,6 @@ impl PcpLists {
         nr_cpus: usize,
         rules: Rules,
         capacity: u32,
-        drain: DrainMode,
     ) -> Self {
         let state = |_| ListLock::new(rules);
         let stacks = Stacks::new(regime, nr_cpus, memory.id(), capacity, &PCP_LOCK, state);
@@ -158,7 +162,6 @@ impl PcpLists {
             beside: stacks.cpus().map(|_| CachePadded::default()).collect(),
             stacks,
             conditions: CachePadded::default(),
-            drain,
         };
         // Sets the limits of the stacks.
         lists.stacks.cpus().for_each(|cpu| drop(lists.lock(cpu)));
@@ -309,10 +312,8 @@ impl PcpLists {
 
     /// Returns a word that changes when a list is used; without its lock.
     fn trace_of(&self, cpu: CpuId) -> u64 {
-        let header = self.stacks.probe(cpu);
-        (u64::from(self.nr_cached_on(cpu)) << 24)
-            | (u64::from(header.run()) << 8)
-            | u64::from(header.grow())
+        let tally = self.stacks.probe(cpu).tally();
+        u64::from(self.nr_cached_on(cpu)) << 16 | u64::from(tally)
     }
 
     pub(super) fn counters(&self) -> PcpCounters {

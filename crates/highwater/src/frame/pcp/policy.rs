@@ -15,23 +15,19 @@
 //! that side. A drain takes about as many as were freed in a row, so that a list which only
 //! receives frames (its CPU frees frames that others allocated) holds few of them.
 //!
-//! | policy | `high` | a refill brings | a drain takes |
-//! |---|---|---|---|
-//! | [`Fixed`](PcpPolicy::Fixed) | `high_min` | `batch << grow` | the run of frees |
-//! | [`Legacy`](PcpPolicy::Legacy) | `high_min` | `batch` | `batch << f`; each drain raises `f`, each allocation halves it |
-//! | [`Auto`](PcpPolicy::Auto) | moves | `batch << grow` | the run of frees |
-//!
-//! In `Legacy`, `free_run` is that `f`, which has no bound but the list's size.
+//! Other rules, for comparison with these, implement [`PcpPolicy`] in the lab.
 //!
 //! Source: the page allocator of Linux as the frames-and-reclaim specification describes it,
-//! sections 4.3 to 4.8 (6.7 to 6.18) and 5.1 (5.14 to 6.6), with the first two patches of the
-//! thread pcp-batch-scale-review-2024: the run of frees never exceeds its cap, and decay does not
+//! sections 4.3 to 4.8 (6.7 to 6.18), with the first two patches of the thread
+//! pcp-batch-scale-review-2024: the run of frees never exceeds its cap, and decay does not
 //! depend on the batch scale. Deviations: `high` falls by at least one in a decay (an eighth of 7
 //! is 0, which would leave small lists above their minimum for ever); a list with a minimum of 0
 //! may still grow, because only a maximum of 0 disables a list; a drain moves at least one frame (a
 //! list as small as a batch would otherwise drain nothing and grow without a bound).
 
-use crate::frame::{PcpPolicy, PcpSizes, Tunables};
+use std::fmt;
+
+use crate::frame::{PcpSizes, Tunables};
 use crate::units::Order;
 
 /// Doublings that bound what a decay moves, whatever the batch scale is.
@@ -39,14 +35,122 @@ const DECAY_SCALE: u32 = 5;
 /// Largest order of blocks that lists hold, except huge ones.
 pub(in crate::frame) const COSTLY: u8 = 3;
 
+/// The rules in which designs of per-CPU lists differ. The defaults are the library's:
+/// [`AutoTuned`].
+pub trait PcpPolicy: fmt::Debug + Send + Sync {
+    /// Returns the sizes of lists; `sizes` are those that follow from the pool and its tunables.
+    fn sizes(&self, sizes: PcpSizes) -> PcpSizes {
+        sizes
+    }
+
+    /// Returns the longest run of frees that a push counts: less than 2^12.
+    fn run_max(&self, rules: &Rules) -> u32 {
+        rules.cap()
+    }
+
+    /// Returns how much a list without a block of `order` brings from the zones, and raises its
+    /// capacity.
+    fn refill(
+        &self,
+        rules: &Rules,
+        list: &mut ListState,
+        used: Use,
+        order: Order,
+        shortage: Shortage,
+    ) -> Refill {
+        let mut grow = used.grow.min(rules.scale_max);
+        let high = rules.clamp(list);
+        if rules.high_max < rules.batch {
+            return Refill { blocks: 1, grow };
+        }
+        let doubled = match order {
+            Order::ZERO => rules.batch << grow,
+            _ => rules.batch,
+        };
+        if !rules.is_manual() && !shortage.below_high {
+            list.high = high.saturating_add(doubled).min(rules.high_max);
+        }
+        let mut frames = doubled;
+        if order == Order::ZERO {
+            let room = list
+                .high
+                .saturating_sub(used.count.saturating_add(rules.batch));
+            let room = room.max(rules.batch);
+            if doubled <= room && grow < rules.scale_max {
+                grow += 1;
+            }
+            frames = doubled.min(room);
+        }
+        let blocks = match frames {
+            0 | 1 => 1,
+            _ => (frames >> order.get()).max(2),
+        };
+        Refill { blocks, grow }
+    }
+
+    /// Applies the rules after a block of `order` has just been freed to the list. `used` counts
+    /// the block; its run counts only the frees before it.
+    fn freed(
+        &self,
+        rules: &Rules,
+        list: &mut ListState,
+        used: Use,
+        order: Order,
+        shortage: Shortage,
+    ) -> Freed {
+        let is_high_order = (1..=COSTLY).contains(&order.get());
+        let extent = match is_high_order && rules.drains_all(list, used) {
+            true => Extent::All,
+            false => Extent::Excess,
+        };
+        let is_drain_all = extent == Extent::All;
+        list.prev_high_order = is_high_order;
+        let freed = u32::try_from(order.pages().0).expect("at most 1,024");
+        // A run that is longer than a cap that was lowered is cut.
+        let free_run = used.free_run.saturating_add(freed).min(rules.cap());
+        let used = Use { free_run, ..used };
+        let limit = rules.limit(list, used, shortage, extent);
+        if used.count < limit {
+            return Freed {
+                limit,
+                drain: 0,
+                is_drain_all,
+                free_run,
+            };
+        }
+        let drain = rules.excess(used, limit, extent);
+        Freed {
+            limit,
+            drain: drain.min(used.count),
+            is_drain_all,
+            free_run,
+        }
+    }
+
+    /// Returns how many of the `count` frames of a drain move before all locks are dropped: a
+    /// batch.
+    fn piece(&self, rules: &Rules, count: u32) -> u32 {
+        rules.batch.min(count)
+    }
+}
+
+/// The library's rules, after those of Linux since 6.7: a list grows with each visit to the zones,
+/// and shrinks when it is idle or memory is short.
+#[derive(Clone, Copy, Debug)]
+pub struct AutoTuned;
+
+impl PcpPolicy for AutoTuned {}
+
 /// The rules common to all lists of a pool, until a tunable is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::frame) struct Rules {
-    pub(in crate::frame) policy: PcpPolicy,
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    pub(in crate::frame) policy: &'static dyn PcpPolicy,
     /// Minimum number of frames moved at once.
-    pub(in crate::frame) batch: u32,
-    pub(in crate::frame) high_min: u32,
-    pub(in crate::frame) high_max: u32,
+    pub batch: u32,
+    /// Capacity of an idle list; 0: lists hold nothing.
+    pub high_min: u32,
+    /// Capacity of the busiest list.
+    pub high_max: u32,
     scale_max: u8,
     /// Whether a CPU's caches hold so many frames that a batch of blocks may stay.
     keeps_batch: bool,
@@ -54,31 +158,31 @@ pub(in crate::frame) struct Rules {
 
 /// The state that the rules keep for one list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::frame) struct ListState {
+pub struct ListState {
     /// Current capacity of the list, in frames.
-    pub(in crate::frame) high: u32,
+    pub high: u32,
     /// Whether the last free was that of a block of order 1 to 3.
-    pub(in crate::frame) prev_high_order: bool,
+    pub prev_high_order: bool,
 }
 
 /// The contents of a list and its recent use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::frame) struct Use {
+pub struct Use {
     /// Frames in the list, those of blocks included.
-    pub(in crate::frame) count: u32,
-    /// Frees in a row (in `Legacy`, the drain's doublings).
-    pub(in crate::frame) free_run: u32,
+    pub count: u32,
+    /// Frees in a row.
+    pub free_run: u32,
     /// Doublings of the next refill.
-    pub(in crate::frame) grow: u8,
+    pub grow: u8,
 }
 
 /// Shortage of memory in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::frame) struct Shortage {
+pub struct Shortage {
     /// Pages are being reclaimed.
-    pub(in crate::frame) reclaim_active: bool,
+    pub reclaim_active: bool,
     /// An allocation saw less free than the high watermark.
-    pub(in crate::frame) below_high: bool,
+    pub below_high: bool,
 }
 
 /// How much of a list a free may drain.
@@ -92,31 +196,31 @@ enum Extent {
 
 /// A refill from the zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::frame) struct Refill {
+pub struct Refill {
     /// Number of blocks of the requested order.
-    pub(in crate::frame) blocks: u32,
+    pub blocks: u32,
     /// Doublings of the refill after this one.
-    pub(in crate::frame) grow: u8,
+    pub grow: u8,
 }
 
 /// The result of a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::frame) struct Freed {
+pub struct Freed {
     /// The list's limit: at this many or more, it drains.
-    pub(in crate::frame) limit: u32,
+    pub limit: u32,
     /// Frames to move to the zones; 0 if the list stays below the limit.
-    pub(in crate::frame) drain: u32,
+    pub drain: u32,
     /// Whether the drain is because blocks were freed in a row.
-    pub(in crate::frame) is_drain_all: bool,
-    /// The run of frees (in `Legacy`, the doublings) from now on.
-    pub(in crate::frame) free_run: u32,
+    pub is_drain_all: bool,
+    /// The run of frees from now on.
+    pub free_run: u32,
 }
 
 impl Rules {
     /// Returns the rules for lists of those sizes. `cache_frames` is the number of frames that fit
     /// one CPU's caches.
     pub(in crate::frame) fn new(
-        policy: PcpPolicy,
+        policy: &'static dyn PcpPolicy,
         sizes: PcpSizes,
         tunables: &Tunables,
         cache_frames: u32,
@@ -125,11 +229,7 @@ impl Rules {
             batch,
             high_min,
             high_max,
-        } = sizes;
-        let high_max = match policy {
-            PcpPolicy::Fixed | PcpPolicy::Legacy => high_min,
-            PcpPolicy::Auto => high_max,
-        };
+        } = policy.sizes(sizes);
         Self {
             policy,
             batch,
@@ -150,18 +250,9 @@ impl Rules {
         }
     }
 
-    /// Returns the maximum number of frames that one refill or drain moves, unless the policy is
-    /// `Legacy`.
+    /// Returns the maximum number of frames that one refill or drain moves.
     pub(in crate::frame) fn cap(&self) -> u32 {
         self.batch << self.scale_max
-    }
-
-    /// Returns the longest run of frees that a push counts: in `Legacy`, pushes count none.
-    pub(in crate::frame) fn run_max(&self) -> u32 {
-        match self.policy {
-            PcpPolicy::Legacy => 0,
-            PcpPolicy::Fixed | PcpPolicy::Auto => self.cap(),
-        }
     }
 
     /// Returns the state of a new list.
@@ -183,98 +274,11 @@ impl Rules {
         list.high
     }
 
-    /// Returns how much a list without a block of `order` brings from the zones, and raises its
-    /// capacity.
-    pub(in crate::frame) fn refill(
-        &self,
-        list: &mut ListState,
-        used: Use,
-        order: Order,
-        shortage: Shortage,
-    ) -> Refill {
-        let mut grow = used.grow.min(self.scale_max);
-        let high = self.clamp(list);
-        if self.high_max < self.batch {
-            return Refill { blocks: 1, grow };
-        }
-        let doubled = match (self.policy, order) {
-            (PcpPolicy::Fixed | PcpPolicy::Auto, Order::ZERO) => self.batch << grow,
-            _ => self.batch,
-        };
-        if !self.is_manual() && !shortage.below_high {
-            list.high = high.saturating_add(doubled).min(self.high_max);
-        }
-        let mut frames = doubled;
-        if order == Order::ZERO && self.policy != PcpPolicy::Legacy {
-            let room = list
-                .high
-                .saturating_sub(used.count.saturating_add(self.batch));
-            let room = room.max(self.batch);
-            if doubled <= room && grow < self.scale_max {
-                grow += 1;
-            }
-            frames = doubled.min(room);
-        }
-        let blocks = match frames {
-            0 | 1 => 1,
-            _ => (frames >> order.get()).max(2),
-        };
-        Refill { blocks, grow }
-    }
-
-    /// Applies the rules after a block of `order` has just been freed to the list. `used` counts
-    /// the block; its run counts only the frees before it.
-    pub(in crate::frame) fn freed(
-        &self,
-        list: &mut ListState,
-        used: Use,
-        order: Order,
-        shortage: Shortage,
-    ) -> Freed {
-        let is_high_order = (1..=COSTLY).contains(&order.get());
-        let extent = match is_high_order && self.drains_all(list, used) {
-            true => Extent::All,
-            false => Extent::Excess,
-        };
-        let is_drain_all = extent == Extent::All;
-        list.prev_high_order = is_high_order;
-        let free_run = match self.policy {
-            PcpPolicy::Legacy => used.free_run,
-            PcpPolicy::Fixed | PcpPolicy::Auto => {
-                let freed = u32::try_from(order.pages().0).expect("at most 1,024");
-                // A run that is longer than a cap that was lowered is cut.
-                used.free_run.saturating_add(freed).min(self.cap())
-            }
-        };
-        let used = Use { free_run, ..used };
-        let limit = self.limit(list, used, shortage, extent);
-        if used.count < limit {
-            return Freed {
-                limit,
-                drain: 0,
-                is_drain_all,
-                free_run,
-            };
-        }
-        let (drain, free_run) = self.excess(used, limit, extent);
-        Freed {
-            limit,
-            drain: drain.min(used.count),
-            is_drain_all,
-            free_run,
-        }
-    }
-
     /// Whether blocks freed in a row show that this list's frames are wanted elsewhere.
     fn drains_all(&self, list: &ListState, used: Use) -> bool {
-        match self.policy {
-            PcpPolicy::Legacy => used.free_run > 0,
-            PcpPolicy::Fixed | PcpPolicy::Auto => {
-                used.free_run >= self.batch + self.high_min / 2
-                    && list.prev_high_order
-                    && (!self.keeps_batch || used.count >= self.batch)
-            }
-        }
+        used.free_run >= self.batch + self.high_min / 2
+            && list.prev_high_order
+            && (!self.keeps_batch || used.count >= self.batch)
     }
 
     /// Returns at how many frames a list drains; moves its `high`.
@@ -283,10 +287,7 @@ impl Rules {
         if self.high_max == 0 {
             return 0;
         }
-        let run = match self.policy {
-            PcpPolicy::Legacy => 0,
-            PcpPolicy::Fixed | PcpPolicy::Auto => used.free_run,
-        };
+        let run = used.free_run;
         let lower = |by: u32| high.saturating_sub(by).max(self.high_min);
         if extent == Extent::All {
             list.high = lower(self.cap());
@@ -311,25 +312,13 @@ impl Rules {
         high
     }
 
-    /// Returns how many frames a list at its limit drains, and the run afterwards.
-    fn excess(&self, used: Use, limit: u32, extent: Extent) -> (u32, u32) {
-        let Use {
-            count, free_run, ..
-        } = used;
+    /// Returns how many frames a list at its limit drains.
+    fn excess(&self, used: Use, limit: u32, extent: Extent) -> u32 {
         let most = limit.saturating_sub(self.batch);
-        match self.policy {
-            PcpPolicy::Legacy if extent == Extent::All => (count, free_run),
-            _ if extent == Extent::All => (count.min(self.cap()), free_run),
-            _ if limit < self.batch => (1, free_run),
-            PcpPolicy::Legacy => {
-                let doubled = u32::try_from(u64::from(self.batch) << free_run.min(32));
-                let doubled = doubled.unwrap_or(u32::MAX);
-                let run = free_run + u32::from(doubled < most);
-                (within(doubled, self.batch, most).max(1), run)
-            }
-            PcpPolicy::Fixed | PcpPolicy::Auto => {
-                (within(free_run, self.batch, most).max(1), free_run)
-            }
+        match extent {
+            Extent::All => used.count.min(self.cap()),
+            Extent::Excess if limit < self.batch => 1,
+            Extent::Excess => within(used.free_run, self.batch, most).max(1),
         }
     }
 

@@ -1,11 +1,28 @@
 //! The rules against their promises, on a machine of numbers: a list is its count, run and growth,
 //! and the zones are a number too (frames-and-reclaim specification, section 18, items 2 to 9).
 
-use super::policy::{ListState, Rules, Shortage, Use};
-use crate::frame::{PcpPolicy, PcpSizes, Tunables};
+use super::policy::{AutoTuned, ListState, PcpPolicy, Rules, Shortage, Use};
+use crate::frame::{PcpSizes, Tunables};
 use crate::units::Order;
 
-pub(super) const POLICIES: [PcpPolicy; 3] = [PcpPolicy::Fixed, PcpPolicy::Legacy, PcpPolicy::Auto];
+/// Lists of one size, which drain in one hold.
+#[derive(Debug)]
+pub(super) struct Fixed;
+
+impl PcpPolicy for Fixed {
+    fn sizes(&self, sizes: PcpSizes) -> PcpSizes {
+        PcpSizes {
+            high_max: sizes.high_min,
+            ..sizes
+        }
+    }
+
+    fn piece(&self, _: &Rules, count: u32) -> u32 {
+        count
+    }
+}
+
+pub(super) const POLICIES: [&dyn PcpPolicy; 2] = [&Fixed, &AutoTuned];
 /// Decays that bring any list of these tests to its minimum size.
 const TICKS_MAX: u32 = 2000;
 
@@ -53,9 +70,9 @@ impl Machine {
         self.used.free_run /= 2;
         let frames = 1 << order.get();
         if held < frames {
-            let refill = self
-                .rules
-                .refill(&mut self.list, self.used, order, self.shortage);
+            let (rules, list) = (&self.rules, &mut self.list);
+            let policy = rules.policy;
+            let refill = policy.refill(rules, list, self.used, order, self.shortage);
             self.used.grow = refill.grow;
             moved.refilled = refill.blocks << order.get();
             self.used.count += moved.refilled;
@@ -67,9 +84,9 @@ impl Machine {
     pub(super) fn free(&mut self, order: Order) -> Moved {
         self.used.grow /= 2;
         self.used.count += 1 << order.get();
-        let freed = self
-            .rules
-            .freed(&mut self.list, self.used, order, self.shortage);
+        let (rules, list) = (&self.rules, &mut self.list);
+        let policy = rules.policy;
+        let freed = policy.freed(rules, list, self.used, order, self.shortage);
         self.used.free_run = freed.free_run;
         // Whole blocks leave, too: the caller knows which.
         self.used.count -= freed.drain;
@@ -88,7 +105,15 @@ impl Machine {
     }
 }
 
-fn rules(policy: PcpPolicy, scale: i64, (batch, high_min, high_max): (u32, u32, u32)) -> Rules {
+fn rules(scale: i64, sizes: (u32, u32, u32)) -> Rules {
+    rules_of(&AutoTuned, scale, sizes)
+}
+
+fn rules_of(
+    policy: &'static dyn PcpPolicy,
+    scale: i64,
+    (batch, high_min, high_max): (u32, u32, u32),
+) -> Rules {
     let tunables = Tunables::default()
         .pcp_batch_scale_max(scale)
         .expect("in range");
@@ -115,7 +140,7 @@ fn all_rules() -> impl Iterator<Item = Rules> {
         (63, 2715, 147_456),
     ];
     let scales = (0..=6).flat_map(move |scale| sizes.map(|sizes| (scale, sizes)));
-    scales.flat_map(|(scale, sizes)| POLICIES.map(|policy| rules(policy, scale, sizes)))
+    scales.flat_map(|(scale, sizes)| POLICIES.map(|policy| rules_of(policy, scale, sizes)))
 }
 
 fn order_of(random: &mut fastrand::Rng) -> Order {
@@ -201,10 +226,6 @@ fn transfers_are_bounded() {
     // Goal: item 3. Method: random lives; each refill and each drain against its bound.
     random_lives(|machine, step, moved| {
         let Machine { rules, used, .. } = machine;
-        if rules.policy == PcpPolicy::Legacy {
-            // No bound but the list's size: the flaw of this policy.
-            return;
-        }
         match step {
             Step::Free(order) => {
                 let most = rules
@@ -236,7 +257,7 @@ fn transfers_are_bounded() {
 fn refills_of_single_frames_double_up_to_the_cap() {
     // Goal: item 3, for the order that matters, to the frame. Method: allocate alone; the growth is
     // doubled by each refill while there is room.
-    for rules in all_rules().filter(|rules| rules.policy != PcpPolicy::Legacy) {
+    for rules in all_rules() {
         let mut machine = Machine::new(rules);
         let mut expected = rules.batch;
         for _ in 0..12 {
@@ -269,15 +290,13 @@ fn the_run_of_frees_is_capped_and_halved() {
     let mut before = 0;
     random_lives(|machine, step, _| {
         let Machine { rules, used, .. } = machine;
-        if rules.policy != PcpPolicy::Legacy {
-            assert!(used.free_run <= rules.cap(), "{rules:?}: {used:?}");
-            if matches!(step, Step::Alloc(_)) && before <= rules.cap() {
-                assert!(used.free_run <= rules.cap() / 2 + 1, "{rules:?}: {used:?}");
-            }
+        assert!(used.free_run <= rules.cap(), "{rules:?}: {used:?}");
+        if matches!(step, Step::Alloc(_)) && before <= rules.cap() {
+            assert!(used.free_run <= rules.cap() / 2 + 1, "{rules:?}: {used:?}");
         }
         before = used.free_run;
     });
-    let mut machine = Machine::new(rules(PcpPolicy::Auto, 5, (63, 643, 16_384)));
+    let mut machine = Machine::new(rules(5, (63, 643, 16_384)));
     for _ in 0..100 {
         machine.free(Order::ZERO);
     }
@@ -300,8 +319,8 @@ fn without_scale_transfers_are_batches() {
     // Goal: item 5. Method: scale 0, random single frames; and by the rules themselves in every
     // step.
     let mut random = crate::seed::rng(5);
-    for policy in [PcpPolicy::Fixed, PcpPolicy::Auto] {
-        let rules = rules(policy, 0, (63, 643, 16_384));
+    for policy in POLICIES {
+        let rules = rules_of(policy, 0, (63, 643, 16_384));
         let mut machine = Machine::new(rules);
         for _ in 0..20_000 {
             let burst = random.u32(..200);
@@ -329,7 +348,7 @@ fn a_size_set_by_hand_stays() {
             assert_eq!(machine.list.high, machine.rules.high_min);
         }
     });
-    let mut machine = Machine::new(rules(PcpPolicy::Auto, 5, (63, 5242, 5242)));
+    let mut machine = Machine::new(rules(5, (63, 5242, 5242)));
     machine.used.count = 5241;
     assert_eq!(machine.decay(), 0);
     machine.used.count = 6000;
@@ -342,7 +361,7 @@ fn an_idle_list_decays_to_its_least_size() {
     // be; decays are bounded, independent of the scale, and end at the minimum size.
     for sizes in [(1, 2, 16), (1, 5, 40), (3, 17, 113), (63, 2715, 147_456)] {
         let ticks_at = |scale| {
-            let rules = rules(PcpPolicy::Auto, scale, sizes);
+            let rules = rules(scale, sizes);
             let mut machine = Machine::new(rules);
             machine.list.high = rules.high_max;
             machine.used.count = rules.high_max;
@@ -365,7 +384,7 @@ fn lists_shrink_at_each_free_while_memory_is_short() {
     // Goal: the coupling to reclaim (4.6, 3 and 5). Method: a large list under each condition:
     // frees lower `high` by at least a batch, down to the minimum, and drain the excess above the
     // limit of the condition.
-    let rules = rules(PcpPolicy::Auto, 5, (63, 643, 16_384));
+    let rules = rules(5, (63, 643, 16_384));
     for (shortage, rest) in [
         (
             Shortage {
@@ -416,7 +435,7 @@ fn a_push_that_need_not_look_changes_nothing() {
             let mut machine = Machine::new(rules);
             machine.list.high = random.u32(rules.high_min..=rules.high_max);
             machine.used.count = random.u32(..=rules.high_max);
-            machine.used.free_run = random.u32(..=rules.run_max());
+            machine.used.free_run = random.u32(..=rules.cap());
             machine.shortage = Shortage {
                 reclaim_active: random.bool(),
                 below_high: random.bool(),
@@ -441,7 +460,7 @@ fn blocks_in_a_row_empty_the_list() {
     // Goal: 4.5.3, with the threshold of 2025. Method: a run of single frees, then blocks of order
     // 1: the second of two in a row drains all, one between single frames does not, nor one after a
     // short run.
-    let rules = rules(PcpPolicy::Auto, 5, (63, 252, 16_384));
+    let rules = rules(5, (63, 252, 16_384));
     let order = Order::new(1).unwrap();
     let after = |run: u32, orders: &[Order]| {
         let mut machine = Machine::new(rules);
@@ -458,29 +477,6 @@ fn blocks_in_a_row_empty_the_list() {
         (false, 3005)
     );
     assert_eq!(after(threshold - 4, &[order, order]), (false, 3004));
-    let mut legacy = Machine::new(self::rules(PcpPolicy::Legacy, 5, (63, 6392, 6392)));
-    (legacy.used.count, legacy.used.free_run) = (5000, 1);
-    assert_eq!(
-        legacy.free(order).drained,
-        5002,
-        "in one go, whatever it holds"
-    );
-}
-
-#[test]
-fn legacy_drains_double_without_a_bound() {
-    // Goal: 5.1, the baseline of the thread: the seed's server (high 6392, batch 63) frees 6329
-    // frames in one hold. Method: frees alone.
-    let mut machine = Machine::new(rules(PcpPolicy::Legacy, 5, (63, 6392, 6392)));
-    let mut drains = Vec::new();
-    while drains.len() < 9 {
-        let drained = machine.free(Order::ZERO).drained;
-        drains.extend((drained > 0).then_some(drained));
-    }
-    assert_eq!(drains, [63, 126, 252, 504, 1008, 2016, 4032, 6329, 6329]);
-    machine.alloc(Order::ZERO, 1);
-    machine.alloc(Order::ZERO, 1);
-    assert_eq!(machine.used.free_run, 7 / 4);
 }
 
 #[test]

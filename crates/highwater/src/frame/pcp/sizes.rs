@@ -11,7 +11,7 @@ pub struct PcpSizes {
     pub batch: u32,
     /// Capacity of an idle list; 0: lists hold nothing.
     pub high_min: u32,
-    /// Capacity of the busiest list.
+    /// Capacity of the busiest list; at most 2^22.
     pub high_max: u32,
 }
 
@@ -20,6 +20,9 @@ pub struct PcpSizes {
 const SHARE_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
 /// Busy lists hold at most 1/8 of the pool together, as the kernel's.
 const SHARE_MAX: u64 = if cfg!(loom) { 1 } else { 8 };
+
+/// Capacity of the largest list, 16 GiB. A stack has at most twice as many places.
+pub(in crate::frame) const FRAMES_MAX: u32 = 1 << 22;
 
 impl PcpSizes {
     /// Computes the sizes. `batch` is 2^k - 1 near 3/8192 of the pool, at most 63; `high_min` is
@@ -46,7 +49,7 @@ impl PcpSizes {
             }
         };
         let batch = batch.min(high_min.div_ceil(4).max(1));
-        let size = |pages| u32::try_from(pages).unwrap_or(u32::MAX);
+        let size = |pages| u32::try_from(pages).map_or(FRAMES_MAX, |size| size.min(FRAMES_MAX));
         Self {
             batch: size(batch),
             high_min: size(high_min),

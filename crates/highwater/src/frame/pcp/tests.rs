@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::policy_tests::POLICIES;
-use super::{IDLE_TICKS, PcpSizes};
+use super::policy::Rules;
+use super::policy_tests::{Fixed, POLICIES};
+use super::{IDLE_TICKS, PcpPolicy, PcpSizes};
 use crate::frame::{
-    AllocError, AllocFlags, DrainMode, FramePool, ListInfo, PcpPolicy, PoolConfig, Tunables,
-    Watermarks, Zeroing,
+    AllocError, AllocFlags, AutoTuned, FramePool, ListInfo, PoolConfig, Tunables, Watermarks,
+    Zeroing,
 };
 use crate::memmap::{Block, Frame, FrameMemory};
 use crate::percpu::Regime;
@@ -15,7 +16,18 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::topology::Topology;
 use crate::units::{CpuId, Order, Pages, Pfn};
 
-pub(super) const DRAINS: [DrainMode; 2] = [DrainMode::OneHold, DrainMode::Pieces];
+/// Drains in one hold.
+#[derive(Debug)]
+struct OneHold;
+
+impl PcpPolicy for OneHold {
+    fn piece(&self, _: &Rules, count: u32) -> u32 {
+        count
+    }
+}
+
+/// How a list drains: in one hold, and in pieces.
+pub(super) const DRAINS: [&dyn PcpPolicy; 2] = [&OneHold, &AutoTuned];
 pub(super) const ORDINARY: AllocFlags = AllocFlags::new();
 pub(super) const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
 pub(super) const CPU: CpuId = CpuId(0);
@@ -33,11 +45,11 @@ pub(super) fn tunables(scale: i64, fraction: i64) -> Tunables {
 
 /// Every policy and drain.
 fn all_configs(nr_cpus: usize) -> impl Iterator<Item = PoolConfig> {
-    let policies = POLICIES.into_iter().map(move |policy| PoolConfig {
+    let policies = [&OneHold as &dyn PcpPolicy].into_iter().chain(POLICIES);
+    policies.map(move |policy| PoolConfig {
         policy,
         ..PoolConfig::new(nr_cpus)
-    });
-    policies.flat_map(|config| DRAINS.map(|drain| PoolConfig { drain, ..config }))
+    })
 }
 
 /// Checks that all frames are back and in the back end.
@@ -162,7 +174,7 @@ fn every_back_end_conserves_frames_under_every_policy() {
                 pool.check_invariants();
                 let cap = 63 << pool.tunables().get("pcp_batch_scale_max").expect("a knob");
                 for list in pool.zoneinfo().lists {
-                    assert!(config.policy == PcpPolicy::Legacy || i64::from(list.free_run) <= cap);
+                    assert!(i64::from(list.free_run) <= cap);
                 }
             }
         }
@@ -178,14 +190,11 @@ fn transfers_of_a_pool_are_bounded() {
     // Goal: item 3 as the zone sees it. Method: depth that comes and goes by 3,000 frames on one
     // CPU; frames per hold, as the back end recorded them, are a batch in pieces without scale, and
     // at most the cap in one hold.
-    for (drain, scale, most) in [
-        (DrainMode::Pieces, 0, 64),
-        (DrainMode::OneHold, 0, 64),
-        (DrainMode::OneHold, 3, 512),
-    ] {
+    let cases: [(&dyn PcpPolicy, i64, u64); 3] =
+        [(&AutoTuned, 0, 64), (&Fixed, 0, 64), (&Fixed, 3, 512)];
+    for (policy, scale, most) in cases {
         let config = PoolConfig {
-            drain,
-            policy: PcpPolicy::Fixed,
+            policy,
             tunables: tunables(scale, 0),
             ..PoolConfig::new(1)
         };
@@ -199,7 +208,7 @@ fn transfers_of_a_pool_are_bounded() {
         let largest = times.work.buckets().last().map(|(floor, _)| floor);
         assert!(
             largest.is_some_and(|floor| floor < most),
-            "{drain}: {largest:?}"
+            "{policy:?}: {largest:?}"
         );
     }
 }

@@ -8,7 +8,7 @@ use super::scratch::TransferScratch;
 use super::{At, IDLE_TICKS, LockedList, PcpLists};
 use crate::frame::backend::Wait;
 use crate::frame::stock::Stock;
-use crate::frame::{AllocError, AllocFlags, DrainMode};
+use crate::frame::{AllocError, AllocFlags};
 use crate::memmap::{Block, Frame};
 use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Order, Pages, Pfn};
@@ -306,7 +306,7 @@ impl PcpLists {
         self.look_whether_enough(stock);
     }
 
-    /// Moves `count` frames of a list to the zones, in pieces if the drain mode says so; stops when
+    /// Moves `count` frames of a list to the zones, in pieces as the policy says; stops when
     /// the list is then held by another thread, is another CPU's, or is empty.
     ///
     /// Deviation: the specification (4.7) has a drain in pieces stop below the limit, too. Here a
@@ -320,7 +320,8 @@ impl PcpLists {
         count: u32,
         first: Order,
     ) -> Pages {
-        let (cpu, piece) = (list.cpu(), self.piece(list.rules(), count));
+        let (cpu, rules) = (list.cpu(), list.rules());
+        let piece = rules.policy.piece(&rules, count);
         let mut scratch = TransferScratch::take();
         let mut drained = 0;
         loop {
@@ -338,13 +339,6 @@ impl PcpLists {
         }
         scratch.keep();
         Pages(drained.into())
-    }
-
-    fn piece(&self, rules: Rules, count: u32) -> u32 {
-        match self.drain {
-            DrainMode::OneHold => count,
-            DrainMode::Pieces => rules.batch,
-        }
     }
 
     /// Gives the frames and blocks in the scratch to the zones. No lock is held.

@@ -1,8 +1,8 @@
 //! A list of a pool against a list of numbers: the two agree at every step.
 
-use super::policy_tests::Machine;
+use super::policy_tests::{Fixed, Machine};
 use super::tests::{CPU, ORDINARY, assert_conserved, list, pool_of, tunables};
-use crate::frame::{DrainMode, FramePool, PcpPolicy, PoolConfig};
+use crate::frame::{AutoTuned, FramePool, PcpPolicy, PoolConfig};
 use crate::memmap::{Block, Frame};
 use crate::units::Order;
 
@@ -111,22 +111,12 @@ fn a_list_does_what_the_rules_say_to_the_frame() {
     // Goal: no rule is lost between the arithmetic and a stack that counts in one word: marks,
     // halvings and limits that pushes do not check. Method: random bursts on a pool of one CPU and
     // on a machine of numbers beside it; after each step both have the same count, high, run and
-    // growth, in either drain mode.
+    // growth, however frames drain.
     let mut random = crate::seed::rng(41);
-    let lives = [
-        (PcpPolicy::Auto, 5),
-        (PcpPolicy::Auto, 0),
-        (PcpPolicy::Fixed, 3),
-        (PcpPolicy::Legacy, 5),
-    ];
-    let drains = [DrainMode::OneHold, DrainMode::Pieces];
-    for (drain, (policy, scale)) in drains
-        .into_iter()
-        .flat_map(|drain| lives.map(|life| (drain, life)))
-    {
+    let lives: [(&dyn PcpPolicy, i64); 3] = [(&AutoTuned, 5), (&AutoTuned, 0), (&Fixed, 3)];
+    for (policy, scale) in lives {
         let config = PoolConfig {
             policy,
-            drain,
             tunables: tunables(scale, 0),
             ..PoolConfig::new(1)
         };

@@ -45,21 +45,14 @@
 
 #[cfg(all(test, loom))]
 mod loom;
-#[cfg(loom)]
-mod model;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod tests;
 
 use std::fmt;
-use std::mem::offset_of;
 
-#[cfg(loom)]
-use self::model::GatedMachine;
-use super::attempt::Attempt;
 use super::cells::RETRIES_MAX;
-#[cfg(not(loom))]
-use super::{Area, Writer};
-use super::{Regime, current_cpu};
+use super::sequences::On;
+use super::{Area, Regime, Sequences, current_cpu};
 use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::units::CpuId;
@@ -73,8 +66,7 @@ const ONE_GATE: u64 = 1 << 32;
 /// How the words of one object are stepped, and the CPU of each word.
 #[derive(Clone, Copy)]
 pub(crate) struct Gates {
-    /// Some in the restartable regime.
-    machine: Option<GatedMachine>,
+    sequences: Sequences,
     nr_cpus: u32,
 }
 
@@ -88,7 +80,7 @@ pub(crate) struct Gated {
     /// raise and lower it. Read by: sequences. Publishes: the steps made while it was up.
     station: AtomicU64,
     /// Some if the word belongs to a CPU.
-    machine: Option<GatedMachine>,
+    area: Option<Area>,
 }
 
 impl Gates {
@@ -101,43 +93,42 @@ impl Gates {
     pub(crate) fn new(regime: Regime, nr_cpus: usize) -> Self {
         let nr_cpus = i32::try_from(nr_cpus).expect("a machine has less than 2^31 CPUs");
         Self {
-            machine: GatedMachine::find(regime),
+            sequences: Sequences::of(regime),
             nr_cpus: nr_cpus.cast_unsigned(),
         }
     }
 
     #[inline]
     pub(crate) fn regime(self) -> Regime {
-        match self.machine {
-            Some(_) => Regime::Restartable,
-            None => Regime::Atomic,
-        }
+        self.sequences.regime()
     }
 
     /// Returns the number of words of an object: one for each CPU, and in the restartable regime
     /// the extra one.
     pub(crate) fn nr_words(self) -> usize {
-        self.nr_cpus as usize + usize::from(self.machine.is_some())
+        self.nr_cpus as usize + usize::from(self.sequences.area().is_some())
     }
 
     /// Returns the number of the extra word.
     pub(crate) fn extra(self) -> Option<usize> {
-        self.machine.map(|_| self.nr_cpus as usize)
+        let area = self.sequences.area();
+        area.map(|_| self.nr_cpus as usize)
     }
 
     /// Returns the number of the word of the CPU that the thread seems to run on, in the
     /// restartable regime. There may be no such word: for a thread without rseq, or an unknown CPU.
     #[inline]
     pub(crate) fn own(self) -> Option<usize> {
-        self.machine.map(|machine| machine.cpu() as usize)
+        let area = self.sequences.area();
+        area.map(|area| area.cpu_number() as usize)
     }
 
     /// Returns the number of the word to step: of the CPU that the thread seems to run on, or the
     /// extra one.
     #[inline]
     pub(crate) fn here(self) -> usize {
-        match self.machine {
-            Some(machine) => machine.cpu().min(self.nr_cpus) as usize,
+        match self.sequences.area() {
+            Some(area) => area.cpu_number().min(self.nr_cpus) as usize,
             None => current_cpu().index() % self.nr_cpus as usize,
         }
     }
@@ -150,12 +141,12 @@ impl Gates {
     pub(crate) fn word(self, index: usize, value: u64) -> Gated {
         assert!(index < self.nr_words(), "there is no word {index}");
         let is_extra = index == self.nr_cpus as usize;
-        let machine = self.machine.filter(|_| !is_extra);
-        let cpu = machine.map_or(u64::from(NO_CPU), |_| index as u64);
+        let area = self.sequences.area().filter(|_| !is_extra);
+        let cpu = area.map_or(u64::from(NO_CPU), |_| index as u64);
         Gated {
             word: AtomicU64::new(value),
             station: AtomicU64::new(cpu),
-            machine,
+            area,
         }
     }
 
@@ -171,8 +162,14 @@ impl Gates {
     /// Like [`try_add`](Self::try_add), with `DELAY` as in `Gated::step_delayed`.
     #[inline(always)]
     fn try_add_delayed<const DELAY: u32>(self, words: &[Gated], delta: u64) -> bool {
-        self.machine
-            .is_some_and(|machine| machine.try_add::<DELAY>(words, delta))
+        let Some(area) = self.sequences.area() else {
+            return false;
+        };
+        let cpu = area.cpu_number();
+        let word = words.get(cpu as usize);
+        word.is_some_and(|Gated { word, station, .. }| {
+            area.add::<DELAY, _>(On::gate(cpu, station), word, delta)
+        })
     }
 }
 
@@ -210,10 +207,7 @@ impl Gated {
     #[inline(always)]
     pub(crate) fn try_step(&self, step: impl FnOnce(u64) -> Option<u64>) -> bool {
         let old = self.load();
-        let (Some(machine), Some(new)) = (self.machine, step(old)) else {
-            return false;
-        };
-        machine.try_store::<0>(self, old, new)
+        step(old).is_some_and(|new| self.try_store::<0>([old, new]))
     }
 
     /// Like [`step`](Self::step), with `DELAY` turns of a loop at each point where an interruption
@@ -225,10 +219,20 @@ impl Gated {
     ) -> Result<u64, u64> {
         let old = self.load();
         let new = step(old).ok_or(old)?;
-        match self.machine {
-            Some(machine) if machine.try_store::<DELAY>(self, old, new) => Ok(old),
-            _ => self.step_slowly(&step),
+        match self.try_store::<DELAY>([old, new]) {
+            true => Ok(old),
+            false => self.step_slowly(&step),
         }
+    }
+
+    /// Replaces the first value by the second one in a sequence. Other writers exchange the word
+    /// atomically: in sequences of its CPU, or with the gate up and after the membarrier of
+    /// [`Raised`].
+    #[inline(always)]
+    fn try_store<const DELAY: u32>(&self, values: [u64; 2]) -> bool {
+        self.owner().is_some_and(|(area, owner)| {
+            area.store::<DELAY, _>(On::gate(owner.0, &self.station), &self.word, values)
+        })
     }
 
     /// Like [`step`](Self::step), and the thread's later loads come after the step is visible to
@@ -243,20 +247,20 @@ impl Gated {
 
     /// Like [`step`](Self::step) if that needs no membarrier, otherwise `None`.
     pub(crate) fn step_near(&self, step: &dyn Fn(u64) -> Option<u64>) -> Option<Result<u64, u64>> {
-        let Some((machine, owner)) = self.owner() else {
+        let Some((area, owner)) = self.owner() else {
             return Some(self.exchange(step));
         };
         for _ in 0..RETRIES_MAX {
+            if area.cpu() != Some(owner) {
+                return None;
+            }
             let old = self.load();
             let Some(new) = step(old) else {
                 return Some(Err(old));
             };
-            match machine.attempt_exchange(self, owner, old, new) {
-                Attempt::Committed { new: seen, .. } if seen.cast_unsigned() == old => {
-                    return Some(Ok(old));
-                }
-                Attempt::Committed { .. } | Attempt::Aborted => {}
-                Attempt::Elsewhere | Attempt::Refused => return None,
+            let seen = area.exchange::<0, _>(On::cpu(owner.0), &self.word, [old, new]);
+            if seen == Some(old) {
+                return Some(Ok(old));
             }
         }
         None
@@ -287,12 +291,13 @@ impl Gated {
         }
     }
 
-    /// Returns the CPU that the word belongs to, and its machine.
-    fn owner(&self) -> Option<(GatedMachine, CpuId)> {
+    /// Returns the CPU that the word belongs to, and its sequences.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    fn owner(&self) -> Option<(Area, CpuId)> {
         // Relaxed: this half of the station never changes.
         let station = self.station.load(Ordering::Relaxed);
-        let cpu = u32::try_from(station % ONE_GATE).expect("the lower half");
-        self.machine.map(|machine| (machine, CpuId(cpu)))
+        self.area.map(|area| (area, CpuId(station as u32)))
     }
 
     fn raise(&self) {
@@ -307,15 +312,6 @@ impl Gated {
         let before = self.station.fetch_sub(ONE_GATE, Ordering::SeqCst);
         debug_assert!(before >= ONE_GATE, "a gate was lowered twice");
     }
-}
-
-#[cfg_attr(
-    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
-    expect(dead_code, reason = "read by the sequence, which this system lacks")
-)]
-impl Gated {
-    /// Offset of the station, for the sequences.
-    pub(super) const STATION_AT: usize = offset_of!(Self, station);
 }
 
 /// Words whose gates are up, until this is dropped.
@@ -350,9 +346,9 @@ impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
         // From here on they are lowered on any way out.
         let raised = Self { words };
         let mut owners = raised.words.clone().filter_map(Gated::owner);
-        if let Some((machine, cpu)) = owners.next() {
+        if let Some((area, cpu)) = owners.next() {
             let is_one = owners.all(|(_, other)| other == cpu);
-            machine.restart_others(is_one.then_some(cpu))?;
+            area.restart_others(is_one.then_some(cpu))?;
         }
         Ok(raised)
     }
@@ -385,51 +381,6 @@ impl Open<'_> {
     /// As [`Gated::step`].
     pub(crate) fn step(&self, step: &dyn Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         self.0.exchange(step)
-    }
-}
-
-/// The system's sequences.
-#[cfg(not(loom))]
-#[derive(Clone, Copy)]
-struct GatedMachine(Area);
-
-#[cfg(not(loom))]
-impl GatedMachine {
-    fn find(regime: Regime) -> Option<Self> {
-        let area = Writer::new(regime).area;
-        area.filter(|area| area.can_restart_others()).map(Self)
-    }
-
-    /// Returns the CPU that the thread seems to run on; no CPU's number if it is not registered.
-    #[inline(always)]
-    fn cpu(self) -> u32 {
-        self.0.cpu_number()
-    }
-
-    #[inline]
-    fn try_store<const DELAY: u32>(self, word: &Gated, old: u64, new: u64) -> bool {
-        // SAFETY: the word lives as long as the reference. Other writers exchange it atomically:
-        // in sequences of its own CPU, or with the gate up and after the membarrier of `Raised`.
-        unsafe { self.0.try_store::<DELAY>(word, old, new) }
-    }
-
-    #[inline(always)]
-    fn try_add<const DELAY: u32>(self, words: &[Gated], delta: u64) -> bool {
-        // SAFETY: the words live as long as the reference. Other writers: as in `try_store`.
-        unsafe {
-            self.0
-                .try_add_gated::<DELAY>(words.as_ptr(), words.len(), delta)
-        }
-    }
-
-    fn attempt_exchange(self, word: &Gated, owner: CpuId, old: u64, new: u64) -> Attempt {
-        let cell = std::ptr::from_ref(&word.word).cast();
-        // SAFETY: the cell is an atomic that lives as long as the reference.
-        unsafe { self.0.attempt_exchange(cell, owner, old, new) }
-    }
-
-    fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
-        self.0.restart_others(cpu)
     }
 }
 

@@ -1,24 +1,25 @@
-//! The header of a per-CPU stack: length, run, grow and mark in one word.
+//! The header of a per-CPU stack: its tally, bottom and length in one word.
 //!
 //! ```text
-//! bits  0..16  run    pushes in a row lately: one more by each push up to a bound, halved by each pop
-//! bits 16..48  len    tokens in the stack
-//! bits 48..56  grow   set by the holder of the lock, halved by each push
-//! bit  56      mark   set by the holder of the lock, cleared by the next push
+//! bits  0..16  tally    the user's: stepped by each push and pop, set by the holder of the lock
+//! bits 16..40  bottom   place of the oldest token, modulo the places that there may be
+//! bits 40..64  len      tokens in the stack
 //! ```
 //!
-//! The fields change together, by one store, so that a push or a pop is a restartable sequence with
-//! one commit. The order of the fields makes the steps short: one addition with carry counts the
-//! token and the run, and a shift of the lowest 16 bits halves the run.
+//! They change together, by one store, so that a push or a pop is a restartable sequence with one
+//! commit, and an unchanged header shows unchanged tokens in the same places.
 
 use std::fmt;
 
-const LEN_SHIFT: u32 = 16;
-const GROW_SHIFT: u32 = 48;
+const BOTTOM_SHIFT: u32 = 16;
+const LEN_SHIFT: u32 = 40;
+const TALLY: u64 = (1 << BOTTOM_SHIFT) - 1;
 const ONE_TOKEN: u64 = 1 << LEN_SHIFT;
-const MARK: u64 = 1 << 56;
 
-/// The number of tokens in a stack, and its recent use.
+/// Maximum places of a stack: the length of a full one fits its field.
+pub(super) const PLACES_MAX: u32 = 1 << 23;
+
+/// The number of tokens in a stack, and the tally of its user.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(pub(super) u64);
 
@@ -28,66 +29,51 @@ impl Header {
 
     /// Returns the number of tokens in the stack.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the field's 32 bits")]
     pub(crate) const fn len(self) -> u32 {
         (self.0 >> LEN_SHIFT) as u32
     }
 
-    /// Returns the pushes in a row lately, halved by each pop (`free_run` of a list of frames).
+    /// Returns the tally.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the field's 16 bits")]
-    pub(crate) const fn run(self) -> u16 {
+    pub(crate) const fn tally(self) -> u16 {
         self.0 as u16
     }
 
-    /// Returns the value set last, halved by each push since (the refill shift of a list of
-    /// frames).
+    /// Returns the place of the token `at`, counted from the oldest, modulo [`PLACES_MAX`]; the
+    /// bits above are arbitrary.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the field's 8 bits")]
-    pub(crate) const fn grow(self) -> u8 {
-        (self.0 >> GROW_SHIFT) as u8
+    #[expect(clippy::cast_possible_truncation, reason = "the field's 24 bits")]
+    pub(super) const fn place(self, at: u32) -> u32 {
+        ((self.0 >> BOTTOM_SHIFT) as u32).wrapping_add(at)
     }
 
-    /// Whether nothing was pushed since the mark was set (the last free of a list of frames was of
-    /// a high order).
+    /// Returns the header after a push.
     #[inline]
-    pub(crate) const fn is_marked(self) -> bool {
-        self.0 & MARK != 0
+    pub(super) const fn pushed(self, tally: u16) -> Self {
+        Self((self.0 & !TALLY) + ONE_TOKEN + tally as u64)
     }
 
-    /// Returns the header after a push: one token more, the run one longer if it is below
-    /// `run_max`, grow halved, no mark.
+    /// Returns the header after a pop.
     #[inline]
-    pub(super) const fn pushed(self, run_max: u16) -> Self {
-        let longer = (self.run() < run_max) as u64;
-        let counted = Self((self.0 & !MARK) + ONE_TOKEN + longer);
-        counted.with_grow(self.grow() / 2)
+    pub(super) const fn popped(self, tally: u16) -> Self {
+        Self((self.0 & !TALLY) - ONE_TOKEN + tally as u64)
     }
 
-    /// Returns the header after a pop: one token less, the run halved.
-    #[inline]
-    pub(super) const fn popped(self) -> Self {
-        Self(self.0 - ONE_TOKEN).with_run(self.run() / 2)
+    /// Returns the header with `count` more tokens at the hot end.
+    pub(super) const fn extended(self, count: u32) -> Self {
+        Self(self.0 + ((count as u64) << LEN_SHIFT))
     }
 
-    pub(super) const fn with_len(self, len: u32) -> Self {
-        Self(self.0 & !((u32::MAX as u64) << LEN_SHIFT) | (len as u64) << LEN_SHIFT)
+    /// Returns the header without the oldest `count` tokens.
+    pub(super) const fn without_oldest(self, count: u32) -> Self {
+        let bottom = (self.0 >> BOTTOM_SHIFT).wrapping_add(count as u64) << BOTTOM_SHIFT;
+        let mask = (ONE_TOKEN - 1) & !TALLY;
+        Self((self.0 & !mask | bottom & mask) - ((count as u64) << LEN_SHIFT))
     }
 
-    pub(super) const fn with_run(self, run: u16) -> Self {
-        Self(self.0 & !(u16::MAX as u64) | run as u64)
-    }
-
-    pub(super) const fn with_grow(self, grow: u8) -> Self {
-        Self(self.0 & !((u8::MAX as u64) << GROW_SHIFT) | (grow as u64) << GROW_SHIFT)
-    }
-
-    pub(super) const fn marked(self) -> Self {
-        Self(self.0 | MARK)
-    }
-
-    pub(super) const fn unmarked(self) -> Self {
-        Self(self.0 & !MARK)
+    pub(super) const fn with_tally(self, tally: u16) -> Self {
+        Self(self.0 & !TALLY | tally as u64)
     }
 }
 
@@ -95,9 +81,7 @@ impl fmt::Debug for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Header")
             .field("len", &self.len())
-            .field("run", &self.run())
-            .field("grow", &self.grow())
-            .field("is_marked", &self.is_marked())
+            .field("tally", &self.tally())
             .finish()
     }
 }
@@ -111,24 +95,19 @@ mod tests {
     #[test]
     fn steps_change_their_fields_only() {
         let mut random = crate::seed::rng(5);
-        let fields = |header: Header| {
-            let marked = header.is_marked();
-            (header.len(), header.run(), header.grow(), marked)
-        };
+        let mask = 2 * PLACES_MAX - 1;
+        let fields = |header: Header| (header.len(), header.place(0) & mask, header.tally());
         for _ in 0..10_000 {
-            let (len, run, grow) = (random.u32(1..u32::MAX), random.u16(..), random.u8(..));
-            let header = Header::EMPTY.with_grow(grow).with_len(len).with_run(run);
-            assert_eq!(fields(header), (len, run, grow, false));
-            let run_max = random.u16(..);
-            let longer = if run < run_max { run + 1 } else { run };
-            for header in [header, header.marked()] {
-                let marked = header.is_marked();
-                let pushed = fields(header.pushed(run_max));
-                assert_eq!(pushed, (len + 1, longer, grow / 2, false));
-                assert_eq!(fields(header.popped()), (len - 1, run / 2, grow, marked));
-                assert_eq!(fields(header.unmarked()), (len, run, grow, false));
-            }
-            assert!(header.marked().is_marked());
+            let (len, tally, next) = (random.u32(1..PLACES_MAX), random.u16(..), random.u16(..));
+            let (bottom, count) = (random.u32(..=mask), random.u32(..=len));
+            let header = Header(u64::from(bottom) << BOTTOM_SHIFT);
+            let header = header.extended(len).with_tally(tally);
+            assert_eq!(fields(header), (len, bottom, tally));
+            assert_eq!(fields(header.pushed(next)), (len + 1, bottom, next));
+            assert_eq!(fields(header.popped(next)), (len - 1, bottom, next));
+            let above = (bottom + count) & mask;
+            let rest = header.without_oldest(count);
+            assert_eq!(fields(rest), (len - count, above, tally));
         }
     }
 }

@@ -31,6 +31,16 @@ impl Token for Coin {
     }
 }
 
+impl Tally for u32 {
+    fn pushed(tally: u16, _: u16) -> u16 {
+        tally + 1
+    }
+
+    fn popped(tally: u16) -> u16 {
+        tally
+    }
+}
+
 type Shared = Stacks<Coin, u32>;
 
 /// A part of a test: a thread is given a coin, and returns the coins that it has in the end.

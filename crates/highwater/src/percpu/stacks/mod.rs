@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! one CPU
-//!   line     header, station, ring, bottom, limits      module `stack`; the header: module `header`
+//!   line     header, station, ring, limits      module `stack`; the header: module `header`
 //!   state    what the user keeps beside it, in the lock
 //! ```
 //!
@@ -45,18 +45,14 @@
 //! Source: the per-CPU caches of tcmalloc (push and pop as restartable sequences), and the drain of
 //! a remote list under that list's lock in Linux since 6.0 (frames specification, 4.8).
 //! Deviation: tcmalloc stops a CPU by a gate on its whole slab; here each stack has one, and a lock
-//! whose holder may go on to move tokens. The header holds what the rules of free lists count, so
-//! that they cost the fast path no store of their own.
+//! whose holder may go on to move tokens. The header has bits for what the user counts ([`Tally`]),
+//! so that it costs the fast path no store of its own.
 
 mod header;
 #[cfg(all(test, loom))]
 mod loom;
-#[cfg(not(loom))]
-mod machine;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod measure;
-#[cfg(loom)]
-mod model;
 mod stack;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod stress;
@@ -67,24 +63,28 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-#[cfg(not(loom))]
-use self::machine::Machine;
-#[cfg(loom)]
-use self::model::Machine;
+use self::stack::Stack;
 use super::cells::RETRIES_MAX;
-use super::{Regime, current_cpu};
+use super::{Area, Regime, Sequences, current_cpu};
 use crate::memmap::{Token, Unreached};
 use crate::sync::{LockClass, Mutex, MutexGuard, thread};
 use crate::units::CpuId;
 
 pub(crate) use self::header::Header;
-pub(super) use self::stack::Stack;
+
+/// What the user of stacks counts in the header of each: 16 bits, stepped by each push and pop.
+pub(crate) trait Tally {
+    /// Returns the tally after a push. `bound` is that of [`Locked::set_limits`].
+    fn pushed(tally: u16, bound: u16) -> u16;
+
+    /// Returns the tally after a pop.
+    fn popped(tally: u16) -> u16;
+}
 
 /// One stack of tokens for each CPU, and in the restartable regime one more, for threads without
 /// rseq.
 pub(crate) struct Stacks<T: Token, S> {
-    /// Some in the restartable regime.
-    machine: Option<Machine>,
+    sequences: Sequences,
     home: T::Home,
     nr_cpus: u32,
     /// Of each CPU, and in the restartable regime the extra one.
@@ -102,14 +102,14 @@ pub(crate) struct Locked<'a, T: Token, S> {
     state: MutexGuard<'a, S>,
 }
 
-impl<T: Token, S> Stacks<T, S> {
+impl<T: Token, S: Tally> Stacks<T, S> {
     /// Returns empty stacks for `nr_cpus` CPUs, of `capacity` tokens each, with locks of `class`.
-    /// Pushes are limited by the capacity, and runs are not counted, until [`Locked::set_limits`]
-    /// is called. Memory is committed as stacks fill.
+    /// Pushes are limited by the capacity, and the bound is 0, until [`Locked::set_limits`] is
+    /// called. Memory is committed as stacks fill.
     ///
     /// # Panics
     ///
-    /// When there are no CPUs, or the capacity is no power of two.
+    /// When there are no CPUs, or the capacity is no power of two, or above 2^23.
     pub(crate) fn new(
         regime: Regime,
         nr_cpus: usize,
@@ -119,12 +119,12 @@ impl<T: Token, S> Stacks<T, S> {
         mut state: impl FnMut(CpuId) -> S,
     ) -> Self {
         assert!(nr_cpus > 0, "stacks for no CPUs");
-        let machine = Machine::find(regime);
-        let nr_stacks = nr_cpus + usize::from(machine.is_some());
+        let sequences = Sequences::of(regime);
+        let nr_stacks = nr_cpus + usize::from(sequences.area().is_some());
         let nr_cpus = i32::try_from(nr_cpus).expect("a machine has less than 2^31 CPUs");
         let cpus = (0..nr_stacks).map(CpuId::from_index);
         Self {
-            machine,
+            sequences,
             home,
             nr_cpus: nr_cpus.cast_unsigned(),
             stacks: cpus.clone().map(|cpu| Stack::new(cpu, capacity)).collect(),
@@ -289,28 +289,24 @@ impl<T: Token, S> Stacks<T, S> {
     /// Returns the stack that a push or pop of this thread would use now: a hint.
     #[inline]
     pub(crate) fn here(&self) -> CpuId {
-        match self.machine {
-            Some(machine) => machine
-                .cpu()
-                .map_or(self.extra(), |cpu| cpu.min(self.extra())),
+        match self.sequences.area() {
+            Some(area) => CpuId(area.cpu_number().min(self.nr_cpus)),
             None => CpuId(current_cpu().0 % self.nr_cpus),
         }
     }
 
     /// Returns how pushes and pops are made: restartable if that was requested and is possible.
     pub(crate) fn regime(&self) -> Regime {
-        match self.machine {
-            Some(_) => Regime::Restartable,
-            None => Regime::Atomic,
-        }
+        self.sequences.regime()
     }
 
     /// Like [`pop`](Self::pop), by a sequence or not at all: with `DELAY` turns of a loop at each
     /// point where an interruption must restart it.
     #[inline]
     fn pop_delayed<const DELAY: u32>(&self) -> Option<T> {
-        let machine = self.machine?;
-        let raw = machine.try_pop::<DELAY>(&self.stacks, self.nr_cpus)?;
+        let area = self.sequences.area()?;
+        let cpu = area.cpu_number();
+        let raw = self.own(cpu)?.pop_here::<S, DELAY>(area, cpu)?;
         // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left it.
         Some(unsafe { T::from_raw(raw, self.home) })
     }
@@ -319,13 +315,11 @@ impl<T: Token, S> Stacks<T, S> {
     #[inline]
     fn push_delayed<const DELAY: u32>(&self, token: T) -> Result<(), T> {
         let raw = token.into_raw(self.home);
-        debug_assert!(
-            raw < u32::MAX,
-            "no token has the number that stands for none"
-        );
-        let is_pushed = self
-            .machine
-            .is_some_and(|machine| machine.try_push::<DELAY>(&self.stacks, self.nr_cpus, raw));
+        let is_pushed = self.sequences.area().is_some_and(|area| {
+            let cpu = area.cpu_number();
+            let stack = self.own(cpu);
+            stack.is_some_and(|stack| stack.push_here::<S, DELAY>(area, cpu, raw))
+        });
         if is_pushed {
             return Ok(());
         }
@@ -337,7 +331,7 @@ impl<T: Token, S> Stacks<T, S> {
     #[cold]
     fn pop_without(&self) -> Option<T> {
         let cpu = self.here();
-        if self.machine_of(cpu).is_some() {
+        if self.area_of(cpu).is_some() {
             return None;
         }
         let raw = self.pop_as(cpu)?;
@@ -349,7 +343,7 @@ impl<T: Token, S> Stacks<T, S> {
     #[cold]
     fn push_without(&self, token: T) -> Result<(), T> {
         let cpu = self.here();
-        if self.machine_of(cpu).is_some() {
+        if self.area_of(cpu).is_some() {
             return Err(token);
         }
         let raw = token.into_raw(self.home);
@@ -362,19 +356,19 @@ impl<T: Token, S> Stacks<T, S> {
 
     /// Pops where there are no sequences.
     fn pop_as(&self, cpu: CpuId) -> Option<u32> {
-        self.alone(cpu)?.pop()
+        self.alone(cpu)?.pop::<S>()
     }
 
     /// Pushes where there are no sequences.
     fn push_as(&self, cpu: CpuId, raw: u32) -> bool {
         let alone = self.alone(cpu);
-        alone.is_some_and(|stack| stack.push(raw, stack.limit()))
+        alone.is_some_and(|stack| stack.push::<S>(raw, stack.limit()))
     }
 
     /// Returns a stack that has no sequences, with its gate up; `None` if another thread has raised
     /// it.
     fn alone(&self, cpu: CpuId) -> Option<Alone<'_>> {
-        debug_assert!(self.machine_of(cpu).is_none());
+        debug_assert!(self.area_of(cpu).is_none());
         let stack = &self.stacks[cpu.index()];
         stack.try_raise().then(|| Alone(stack))
     }
@@ -383,8 +377,8 @@ impl<T: Token, S> Stacks<T, S> {
     /// push or pop is in progress where there are no sequences.
     fn try_raise(&self, cpu: CpuId) -> bool {
         let stack = &self.stacks[cpu.index()];
-        match self.machine_of(cpu) {
-            Some(machine) => machine.try_raise(stack, cpu),
+        match self.area_of(cpu) {
+            Some(area) => stack.raise_here(area, cpu),
             None => stack.try_raise(),
         }
     }
@@ -392,20 +386,26 @@ impl<T: Token, S> Stacks<T, S> {
     /// Raises the gate of a stack whose lock the thread holds, if it has sequences; on an error it
     /// is down.
     fn raise_from_afar(&self, cpu: CpuId) -> Result<bool, Unreached> {
-        let Some(machine) = self.machine_of(cpu) else {
+        let Some(area) = self.area_of(cpu) else {
             return Ok(false);
         };
         let stack = &self.stacks[cpu.index()];
         stack.raise();
-        machine
-            .restart_others_on(cpu)
+        area.restart_others(Some(cpu))
             .inspect_err(|_| stack.lower())?;
         Ok(true)
     }
 
     /// Returns the sequences of this stack, if it has any.
-    fn machine_of(&self, cpu: CpuId) -> Option<Machine> {
-        self.machine.filter(|_| cpu != self.extra())
+    fn area_of(&self, cpu: CpuId) -> Option<Area> {
+        self.sequences.area().filter(|_| cpu != self.extra())
+    }
+
+    /// Returns the stack of a CPU that has one of its own.
+    #[inline(always)]
+    fn own(&self, cpu: u32) -> Option<&Stack> {
+        let stack = self.stacks.get(cpu as usize);
+        stack.filter(|_| cpu != self.nr_cpus)
     }
 
     /// Returns the stack of threads without rseq, in the restartable regime.
@@ -431,41 +431,26 @@ impl<T: Token, S> Stacks<T, S> {
     }
 }
 
-impl<T: Token, S> Locked<'_, T, S> {
+impl<T: Token, S: Tally> Locked<'_, T, S> {
     /// Returns which stack this is.
     pub(crate) fn cpu(&self) -> CpuId {
         self.cpu
     }
 
-    /// Returns the number of tokens and the recent use: exact while it is locked.
+    /// Returns the number of tokens and the tally: exact while it is locked.
     pub(crate) fn header(&self) -> Header {
         self.stack.header()
     }
 
-    /// Sets the run of pushes.
-    pub(crate) fn set_run(&mut self, run: u16) {
-        self.stack.set_header(self.header().with_run(run));
+    /// Sets the tally.
+    pub(crate) fn set_tally(&mut self, tally: u16) {
+        self.stack.set_header(self.header().with_tally(tally));
     }
 
-    /// Sets the value that each later push halves.
-    pub(crate) fn set_grow(&mut self, grow: u8) {
-        self.stack.set_header(self.header().with_grow(grow));
-    }
-
-    /// Sets the mark, which the next push clears.
-    pub(crate) fn mark(&mut self) {
-        self.stack.set_header(self.header().marked());
-    }
-
-    /// Clears the mark.
-    pub(crate) fn unmark(&mut self) {
-        self.stack.set_header(self.header().unmarked());
-    }
-
-    /// Makes pushes refused that find `limit` tokens or more, and bounds the counted run by
-    /// `run_max`. A run that is already longer stays so until pops have halved it.
-    pub(crate) fn set_limits(&mut self, limit: u32, run_max: u16) {
-        self.stack.set_run_max(run_max);
+    /// Makes pushes refused that find `limit` tokens or more, and gives `bound` to pushes, once it
+    /// is unlocked.
+    pub(crate) fn set_limits(&mut self, limit: u32, bound: u16) {
+        self.stack.set_bound(bound);
         self.stack.set_limit(limit);
     }
 
@@ -480,7 +465,7 @@ impl<T: Token, S> Locked<'_, T, S> {
     /// When the token is not of the stacks' home.
     pub(crate) fn push(&mut self, token: T) -> Result<(), T> {
         let raw = token.into_raw(self.home);
-        if self.stack.push(raw, self.stack.capacity()) {
+        if self.stack.push::<S>(raw, self.stack.capacity()) {
             return Ok(());
         }
         // SAFETY: the number came from `into_raw` right above, and was put nowhere.
@@ -489,13 +474,13 @@ impl<T: Token, S> Locked<'_, T, S> {
 
     /// Pops as [`Stacks::pop`] does.
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let raw = self.stack.pop()?;
+        let raw = self.stack.pop::<S>()?;
         // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left it.
         Some(unsafe { T::from_raw(raw, self.home) })
     }
 
     /// Puts tokens at the hot end, the last of `tokens` to be popped first, as many as fit: from
-    /// the front of `tokens`, which keeps the others. Run and grow stay. Returns how many.
+    /// the front of `tokens`, which keeps the others. The tally stays. Returns how many.
     ///
     /// # Panics
     ///
@@ -510,7 +495,7 @@ impl<T: Token, S> Locked<'_, T, S> {
     }
 
     /// Takes out the `count` tokens that have been in the stack the longest, or all if there are
-    /// fewer, and puts them at the end of `out`, oldest first. Run and grow stay. Returns how many.
+    /// fewer, and puts them at the end of `out`, oldest first. The tally stays. Returns how many.
     pub(crate) fn take_oldest(&mut self, count: u32, out: &mut Vec<T>) -> u32 {
         let home = self.home;
         out.reserve(count.min(self.header().len()) as usize);
@@ -551,7 +536,7 @@ impl Drop for Alone<'_> {
 
 impl<T: Token, S> Drop for Locked<'_, T, S> {
     fn drop(&mut self) {
-        debug_assert!(self.header().len() <= self.stack.capacity());
+        debug_assert!(self.stack.header().len() <= self.stack.capacity());
         self.stack.lower();
     }
 }
@@ -569,7 +554,7 @@ impl<T: Token, S> DerefMut for Locked<'_, T, S> {
     }
 }
 
-impl<T: Token, S> fmt::Debug for Stacks<T, S> {
+impl<T: Token, S: Tally> fmt::Debug for Stacks<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers = self.stacks.iter().map(Stack::header);
         f.debug_struct("Stacks")
@@ -579,7 +564,7 @@ impl<T: Token, S> fmt::Debug for Stacks<T, S> {
     }
 }
 
-impl<T: Token, S> fmt::Debug for Locked<'_, T, S> {
+impl<T: Token, S: Tally> fmt::Debug for Locked<'_, T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locked")
             .field("cpu", &self.cpu)

@@ -3,8 +3,11 @@
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
-use super::header::Header;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use super::Tally;
+use super::header::{Header, PLACES_MAX};
+use crate::percpu::Area;
+use crate::percpu::sequences::On;
+use crate::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::units::CpuId;
 
 /// A number in a ring. Written by: pushes (above the hot end), the holder of the lock. Read by:
@@ -18,27 +21,24 @@ type Place = AtomicU32;
 /// ring    . . . [oldest ... hottest] . . .      bottom is the place of the oldest, modulo the ring
 /// ```
 #[repr(C, align(128))]
-pub(in crate::percpu) struct Stack {
+pub(super) struct Stack {
     /// Written by: pushes and pops (Release), the holder of the lock. Read by: the same, and
     /// probes. Publishes: the numbers in the ring.
     header: AtomicU64,
-    /// The CPU that pushes and pops by sequences; above it the gate, up while the lock is held.
+    /// The CPU that pushes and pops by sequences; above it the gate, up while the lock is held;
+    /// above that the number of locks, so that an unchanged station shows unchanged limits.
     /// Written by: the holder of the lock; where there are no sequences, pushes and pops. Read by:
     /// sequences, the writers. Publishes: the stores made while it was up.
     station: AtomicU64,
     ring: Ring,
-    /// Place of the oldest number. Written by: the holder of the lock. Read by: the same,
-    /// sequences. Publishes: nothing, as it changes under the lock only.
-    bottom: AtomicU32,
     /// A push that finds this many is refused; at most the ring's capacity. Written by: any thread,
     /// at any time (relaxed). Read by: pushes. Publishes: nothing.
     limit: AtomicU32,
-    /// The longest run that pushes make. As `limit`; 16 bits.
-    run_max: AtomicU32,
+    /// What pushes step the tally with. As `limit`.
+    bound: AtomicU16,
 }
 
 /// Places for as many numbers as fit. Nothing is read from it that was not written before.
-#[repr(C)]
 struct Ring {
     first: NonNull<Place>,
     /// One less than the places, which are a power of two.
@@ -52,16 +52,15 @@ unsafe impl Sync for Ring {}
 
 impl Stack {
     /// A gate that is up, in the station.
-    pub(super) const GATE: i64 = 1 << 32;
+    const GATE: u64 = 1 << 32;
 
     pub(super) fn new(cpu: CpuId, capacity: u32) -> Self {
         Self {
             header: AtomicU64::new(Header::EMPTY.0),
             station: AtomicU64::new(u64::from(cpu.0)),
             ring: Ring::new(capacity),
-            bottom: AtomicU32::new(0),
             limit: AtomicU32::new(capacity),
-            run_max: AtomicU32::new(0),
+            bound: AtomicU16::new(0),
         }
     }
 
@@ -73,6 +72,7 @@ impl Stack {
         Header(self.header.load(Ordering::Relaxed))
     }
 
+    #[inline]
     pub(super) fn limit(&self) -> u32 {
         // Relaxed: see the field.
         self.limit.load(Ordering::Relaxed)
@@ -85,14 +85,15 @@ impl Stack {
             .store(limit.min(self.capacity()), Ordering::Relaxed);
     }
 
-    pub(super) fn run_max(&self) -> u16 {
+    #[inline]
+    fn bound(&self) -> u16 {
         // Relaxed: see the field.
-        u16::try_from(self.run_max.load(Ordering::Relaxed)).expect("it has 16 bits")
+        self.bound.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_run_max(&self, run_max: u16) {
+    pub(super) fn set_bound(&self, bound: u16) {
         // Relaxed: see the field.
-        self.run_max.store(u32::from(run_max), Ordering::Relaxed);
+        self.bound.store(bound, Ordering::Relaxed);
     }
 
     /// Returns the number of places in the ring.
@@ -100,10 +101,47 @@ impl Stack {
         self.ring.mask + 1
     }
 
-    /// Returns the station.
-    #[inline]
-    pub(super) fn station(&self) -> &AtomicU64 {
-        &self.station
+    /// Pushes in a sequence on `cpu`, the stack's own, if that has not reached its limit. Returns
+    /// whether it was pushed.
+    #[inline(always)]
+    pub(super) fn push_here<S: Tally, const DELAY: u32>(
+        &self,
+        area: Area,
+        cpu: u32,
+        raw: u32,
+    ) -> bool {
+        let (on, header) = (self.open(cpu), self.header());
+        if header.len() >= self.limit() {
+            return false;
+        }
+        let pushed = header.pushed(S::pushed(header.tally(), self.bound()));
+        // Above the hot end: no thread reads the place before the commit, nor after an abort before
+        // it is written again.
+        let place = (self.ring.place(header.place(header.len())), raw);
+        area.store_store::<DELAY, _>(on, &self.header, [header.0, pushed.0], place)
+    }
+
+    /// Pops in a sequence on `cpu`, the stack's own, if there is a number.
+    #[inline(always)]
+    pub(super) fn pop_here<S: Tally, const DELAY: u32>(&self, area: Area, cpu: u32) -> Option<u32> {
+        let (on, header) = (self.open(cpu), self.header());
+        let place = self.ring.place(header.place(header.len().checked_sub(1)?));
+        let popped = header.popped(S::popped(header.tally()));
+        area.load_store::<DELAY, _>(on, &self.header, [header.0, popped.0], place)
+    }
+
+    /// Raises the gate in a sequence on `cpu`, the stack's own. The caller holds the lock.
+    pub(super) fn raise_here(&self, area: Area, cpu: CpuId) -> bool {
+        area.add::<0, _>(self.open(cpu.0), &self.station, Self::GATE)
+    }
+
+    /// Returns the condition of a sequence: on `cpu`, and not locked since this call.
+    #[inline(always)]
+    fn open(&self, cpu: u32) -> On<'_, true> {
+        // Acquire. Pairs with `lower`: what is read afterwards is from before the next lock, or the
+        // station changes.
+        let station = self.station.load(Ordering::Acquire);
+        On::guarded(cpu, &self.station, station & !Self::GATE)
     }
 
     // The following methods are for the holder of the lock.
@@ -113,16 +151,15 @@ impl Stack {
         // Relaxed: the membarrier that follows orders it; and only the holder of the lock writes
         // it.
         let open = self.station.load(Ordering::Relaxed);
-        let raised = open + Self::GATE.cast_unsigned();
-        self.station.store(raised, Ordering::Relaxed);
+        self.station.store(open | Self::GATE, Ordering::Relaxed);
     }
 
     /// Raises the gate if it is down: this is how pushes, pops and holders of the lock exclude each
     /// other where there are no sequences.
     pub(super) fn try_raise(&self) -> bool {
-        // Relaxed: the half below the gate never changes.
-        let open = self.station.load(Ordering::Relaxed) % Self::GATE.cast_unsigned();
-        let raised = open + Self::GATE.cast_unsigned();
+        // Relaxed: the exchange checks it.
+        let open = self.station.load(Ordering::Relaxed) & !Self::GATE;
+        let raised = open | Self::GATE;
         // Acquire. Pairs with `lower`. Failure learns nothing.
         let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
         let exchanged = self
@@ -135,10 +172,10 @@ impl Stack {
     pub(super) fn lower(&self) {
         // Relaxed: only the thread that has raised it writes it.
         let raised = self.station.load(Ordering::Relaxed);
-        let cpu = raised % Self::GATE.cast_unsigned();
         // Release. Pairs with `try_raise`, and the sequences' load of the station, which acquires:
         // a thread that finds the gate down sees the stores made while it was up.
-        self.station.store(cpu, Ordering::Release);
+        let next = (raised | Self::GATE).wrapping_add(Self::GATE);
+        self.station.store(next, Ordering::Release);
     }
 
     pub(super) fn set_header(&self, header: Header) {
@@ -147,26 +184,29 @@ impl Stack {
     }
 
     /// Pushes at the hot end, if there are fewer than `limit`; steps the header as a sequence does.
-    pub(super) fn push(&self, raw: u32, limit: u32) -> bool {
+    pub(super) fn push<S: Tally>(&self, raw: u32, limit: u32) -> bool {
         let header = self.header();
         if header.len() >= limit {
             return false;
         }
-        self.set_number_at(header.len(), raw);
-        self.set_header(header.pushed(self.run_max()));
+        // Relaxed, as every access to a place: the header orders it.
+        let place = self.ring.place(header.place(header.len()));
+        place.store(raw, Ordering::Relaxed);
+        self.set_header(header.pushed(S::pushed(header.tally(), self.bound())));
         true
     }
 
     /// Pops from the hot end; steps the header as a sequence does.
-    pub(super) fn pop(&self) -> Option<u32> {
+    pub(super) fn pop<S: Tally>(&self) -> Option<u32> {
         let header = self.header();
-        let below = header.len().checked_sub(1)?;
-        let raw = self.number_at(below);
-        self.set_header(header.popped());
+        let place = self.ring.place(header.place(header.len().checked_sub(1)?));
+        // Relaxed: as in `push`.
+        let raw = place.load(Ordering::Relaxed);
+        self.set_header(header.popped(S::popped(header.tally())));
         Some(raw)
     }
 
-    /// Puts numbers at the hot end.
+    /// Puts numbers at the hot end; the tally stays.
     ///
     /// # Panics
     ///
@@ -179,79 +219,43 @@ impl Stack {
                 len < self.capacity(),
                 "no room in the ring for more than {len}"
             );
-            self.set_number_at(len, raw);
+            // Relaxed: as in `push`.
+            let place = self.ring.place(header.place(len));
+            place.store(raw, Ordering::Relaxed);
             len += 1;
         }
-        self.set_header(header.with_len(len));
+        self.set_header(header.extended(len - header.len()));
     }
 
-    /// Takes the oldest `count` numbers out, or all; oldest first. Returns how many.
-    pub(super) fn take_oldest(&self, count: u32, take: impl FnMut(u32)) -> u32 {
+    /// Takes the oldest `count` numbers out, or all; oldest first; the tally stays. Returns how
+    /// many.
+    pub(super) fn take_oldest(&self, count: u32, mut take: impl FnMut(u32)) -> u32 {
         let header = self.header();
         let count = count.min(header.len());
         // They are removed first: if `take` unwinds, the others are lost and none is there twice.
-        // Relaxed, as every access under the lock.
-        let bottom = self.bottom.load(Ordering::Relaxed);
-        let above = bottom.wrapping_add(count);
-        self.bottom.store(above, Ordering::Relaxed);
-        self.set_header(header.with_len(header.len() - count));
-        let places = (0..count).map(|at| self.ring.place(bottom.wrapping_add(at)));
-        places
-            .map(|place| place.load(Ordering::Relaxed))
-            .for_each(take);
+        self.set_header(header.without_oldest(count));
+        for at in 0..count {
+            // Relaxed: as in `push`.
+            take(self.ring.place(header.place(at)).load(Ordering::Relaxed));
+        }
         count
     }
-
-    /// Returns number `at`, counted from the oldest.
-    #[inline]
-    pub(super) fn number_at(&self, at: u32) -> u32 {
-        // Relaxed, as every access under the lock or in a sequence.
-        self.place(at).load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(super) fn set_number_at(&self, at: u32, raw: u32) {
-        // Relaxed, as every access under the lock or in a sequence.
-        self.place(at).store(raw, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn place(&self, at: u32) -> &Place {
-        // Relaxed, as every access under the lock or in a sequence.
-        let bottom = self.bottom.load(Ordering::Relaxed);
-        self.ring.place(bottom.wrapping_add(at))
-    }
-}
-
-#[cfg_attr(
-    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
-    expect(dead_code, reason = "read by the sequences, which this system lacks")
-)]
-impl Stack {
-    // Offsets of the fields that the sequences use.
-    pub(in crate::percpu) const STATION_AT: usize = offset_of!(Self, station);
-    pub(in crate::percpu) const RING_AT: usize = offset_of!(Self, ring) + offset_of!(Ring, first);
-    pub(in crate::percpu) const MASK_AT: usize = offset_of!(Self, ring) + offset_of!(Ring, mask);
-    pub(in crate::percpu) const BOTTOM_AT: usize = offset_of!(Self, bottom);
-    pub(in crate::percpu) const LIMIT_AT: usize = offset_of!(Self, limit);
-    pub(in crate::percpu) const RUN_MAX_AT: usize = offset_of!(Self, run_max);
 }
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(offset_of!(Stack, header) == 0 && size_of::<Place>() == 4);
     assert!(size_of::<Stack>() == 128, "one line, and its neighbour");
-    assert!(offset_of!(Stack, run_max) + 4 <= 64, "one line has it all");
+    assert!(offset_of!(Stack, bound) + 2 <= 64, "one line has it all");
 };
 
 impl Ring {
     /// # Panics
     ///
-    /// When the capacity is no power of two.
+    /// When the capacity is no power of two, or above 2^23.
     fn new(capacity: u32) -> Self {
         assert!(
-            capacity.is_power_of_two(),
-            "a ring of {capacity} places, which is no power of two"
+            capacity.is_power_of_two() && capacity <= PLACES_MAX,
+            "a ring of {capacity} places, which is no power of two up to {PLACES_MAX}"
         );
         let places = Box::into_raw(zeroed(capacity as usize));
         Self {

@@ -283,21 +283,18 @@ fn sequences_step_the_header_as_it_says() {
             // The ends move on by as many as go in and out.
             locked.push_all(&mut (0..random.u32(..300)).map(Coin).collect());
             locked.take_oldest(random.u32(..300), &mut Vec::new());
-            locked.set_run(random.u16(..));
-            locked.set_grow(random.u8(..) >> random.u8(..8));
-            if random.bool() {
-                locked.mark();
-            }
-            let (limit, run_max) = (random.u32(..300), random.u16(..));
-            locked.set_limits(limit, run_max);
+            locked.set_tally(random.u16(..));
+            let (limit, bound) = (random.u32(..300), random.u16(..));
+            locked.set_limits(limit, bound);
             let (before, limit) = (locked.header(), locked.stack.limit());
             drop(locked);
             if before.len() < limit {
                 let coin = 1000 + round;
                 retried(|| stacks.push(Coin(coin)).ok());
-                assert_eq!(stacks.probe(cpu), before.pushed(run_max));
+                let tally = u32::pushed(before.tally(), bound);
+                assert_eq!(stacks.probe(cpu), before.pushed(tally));
                 assert_eq!(retried(|| stacks.pop()), Coin(coin));
-                assert_eq!(stacks.probe(cpu), before.pushed(run_max).popped());
+                assert_eq!(stacks.probe(cpu), before.with_tally(u32::popped(tally)));
             } else {
                 assert_eq!(stacks.push(Coin(0)), Err(Coin(0)));
                 assert_eq!(stacks.probe(cpu), before);
@@ -305,7 +302,8 @@ fn sequences_step_the_header_as_it_says() {
             if before.len() > 0 {
                 let before = stacks.probe(cpu);
                 retried(|| stacks.pop());
-                assert_eq!(stacks.probe(cpu), before.popped());
+                let tally = u32::popped(before.tally());
+                assert_eq!(stacks.probe(cpu), before.popped(tally));
             }
         }
     });

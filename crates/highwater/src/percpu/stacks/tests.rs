@@ -28,6 +28,17 @@ impl Token for Coin {
     }
 }
 
+/// A tally that differs after each push and pop.
+impl Tally for u32 {
+    fn pushed(tally: u16, bound: u16) -> u16 {
+        tally.wrapping_mul(3) ^ bound
+    }
+
+    fn popped(tally: u16) -> u16 {
+        tally / 2
+    }
+}
+
 const HOME: u32 = 1 << 30;
 
 pub(super) fn stacks_of(regime: Regime, nr_cpus: usize, capacity: u32) -> Stacks<Coin, u32> {
@@ -38,17 +49,15 @@ pub(super) fn stacks_of(regime: Regime, nr_cpus: usize, capacity: u32) -> Stacks
 #[derive(Default)]
 struct Model {
     coins: VecDeque<u32>,
-    run: u16,
-    grow: u8,
-    is_marked: bool,
+    tally: u16,
     limit: usize,
-    run_max: u16,
+    bound: u16,
 }
 
 impl Model {
     fn pop(&mut self) -> Option<Coin> {
         let coin = self.coins.pop_back().map(Coin)?;
-        self.run /= 2;
+        self.tally = u32::popped(self.tally);
         Some(coin)
     }
 
@@ -56,17 +65,14 @@ impl Model {
         let is_pushed = self.coins.len() < limit;
         if is_pushed {
             self.coins.push_back(coin);
-            self.run += u16::from(self.run < self.run_max);
-            self.grow /= 2;
-            self.is_marked = false;
+            self.tally = u32::pushed(self.tally, self.bound);
         }
         is_pushed
     }
 
     fn check(&self, header: Header) {
         assert_eq!(header.len() as usize, self.coins.len());
-        assert_eq!((header.run(), header.grow()), (self.run, self.grow));
-        assert_eq!(header.is_marked(), self.is_marked);
+        assert_eq!(header.tally(), self.tally);
     }
 }
 
@@ -88,17 +94,11 @@ fn step(random: &mut fastrand::Rng, stacks: &Stacks<Coin, u32>, cpu: CpuId, mode
             assert!(stacks.try_lock_on(cpu).is_none(), "it is held");
             assert_eq!(stacks.pop_on(cpu), None);
             assert_eq!(stacks.push_on(cpu, Coin(coin)), Err(Coin(coin)));
-            (model.run, model.grow) = (random.u16(..), random.u8(..));
-            locked.set_run(model.run);
-            locked.set_grow(model.grow);
-            locked.mark();
-            model.is_marked = random.bool();
-            if !model.is_marked {
-                locked.unmark();
-            }
-            (model.limit, model.run_max) = (random.usize(..20), random.u16(..));
+            model.tally = random.u16(..);
+            locked.set_tally(model.tally);
+            (model.limit, model.bound) = (random.usize(..20), random.u16(..));
             let limit = u32::try_from(model.limit).expect("a small number");
-            locked.set_limits(limit, model.run_max);
+            locked.set_limits(limit, model.bound);
             model.limit = model.limit.min(CAPACITY as usize);
             assert_eq!(locked.stack.limit() as usize, model.limit);
         }
@@ -163,7 +163,7 @@ fn stacks_do_as_the_model() {
 fn frames_keep_their_right_in_a_stack() {
     let memories = [(); 2].map(|()| FrameMemory::new(Pages(4)).unwrap());
     let home = memories[0].id();
-    let stacks = Stacks::new(Regime::Atomic, 1, home, 4, &LOCK, |_| ());
+    let stacks = Stacks::new(Regime::Atomic, 1, home, 4, &LOCK, |_| 0_u32);
     stacks.push(memories[0].claim(Pfn(3))).unwrap();
     assert_eq!(memories[0].count_free(), Pages(3), "owned by the stack");
     let mut frame = stacks.pop().unwrap();

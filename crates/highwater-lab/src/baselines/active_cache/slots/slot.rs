@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use highwater::lab::percpu::{GuardedStore, Sequences};
 use highwater::lab::sync::StatCell;
-use highwater::lab::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
+use highwater::lab::sync::atomic::{AtomicU64, Ordering, fence};
 use highwater::units::CpuId;
 
 /// Words of a slot.
@@ -51,7 +51,7 @@ pub(super) struct Slot {
 struct Parked {
     /// Written by: parkers (Release), the holder of the slot. Read by: parkers, the holder,
     /// readers. Publishes: that the owner had been installed.
-    words: [AtomicI64; WORDS],
+    words: [AtomicU64; WORDS],
     /// Additions that were parked here.
     hits: StatCell,
     /// Additions that were not parked, although the thread seemed to run here.
@@ -94,7 +94,7 @@ impl Slot {
     pub(super) fn new() -> Self {
         Self {
             parked: Parked {
-                words: std::array::from_fn(|_| AtomicI64::new(0)),
+                words: std::array::from_fn(|_| AtomicU64::new(0)),
                 hits: StatCell::new(),
                 misses: StatCell::new(),
                 busy: StatCell::new(),
@@ -117,7 +117,9 @@ impl Slot {
     #[inline]
     pub(super) fn word(&self, word: usize) -> i64 {
         // Relaxed: ordered by the tenure for holders, by the sequence for readers.
-        self.parked.words[word].load(Ordering::Relaxed)
+        self.parked.words[word]
+            .load(Ordering::Relaxed)
+            .cast_signed()
     }
 
     /// Stores the word's new value. For a thread that holds the slot on behalf of its owner.
@@ -125,7 +127,7 @@ impl Slot {
     pub(super) fn store(&self, word: usize, new: i64) {
         // Release. Pairs with the Acquire fence in `OwnedSlots::read`: a thread that reads this
         // learns that the owner had been installed before.
-        self.parked.words[word].store(new, Ordering::Release);
+        self.parked.words[word].store(new.cast_unsigned(), Ordering::Release);
         self.parked.hits.add_alone(1);
     }
 
@@ -150,8 +152,8 @@ impl Slot {
             guard: &self.polled.tenure,
             expected: tenure.0,
             word: &self.parked.words[word],
-            old,
-            new,
+            old: old.cast_unsigned(),
+            new: new.cast_unsigned(),
             count: &self.parked.hits,
         }
     }

@@ -1,0 +1,296 @@
+//! The sequences of `rseq.rs` in x86-64 instructions.
+//!
+//! The thread pointer is `fs`, so that the area's fields are `fs:[offset + field]`. Aligned plain
+//! loads and stores are single accesses here, loads acquire and stores release: other threads may
+//! access the words as atomics.
+
+use std::arch::asm;
+use std::mem::offset_of;
+use std::ptr;
+
+use super::rseq::{Area, RseqArea};
+use super::sequences::On;
+#[cfg(feature = "lab")]
+use crate::sync::StatCell;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+
+/// The four bytes before each abort handler: the C library's `RSEQ_SIG`.
+pub(super) const SIGNATURE: u32 = 0x5305_3053;
+
+/// `DELAY` turns of a loop, none outside tests, at the given label.
+macro_rules! delay {
+    ($label:literal) => {
+        concat!(
+            ".if {delay}\n",
+            "mov {scratch:e}, {delay}\n",
+            $label,
+            ":\n",
+            "dec {scratch:e}\n",
+            "jnz ",
+            $label,
+            "b\n",
+            ".endif",
+        )
+    };
+}
+
+/// One restartable sequence: arms, checks the condition `$on`, and runs `$body`, which may jump to
+/// `$refused`. The last instruction of the body, after the second delay, is the commit. `$aborted`
+/// is where the kernel sends an interrupted thread.
+///
+/// Clobbers: the registers named, the flags, and the memory of the words and of the area. The
+/// kernel restores all registers but the instruction pointer when it aborts.
+macro_rules! sequence {
+    (
+        $area:expr, $on:expr, refused $refused:literal, aborted [$($aborted:literal),*],
+        [$($body:expr),*] commit $commit:literal, $($operands:tt)*
+    ) => {
+        asm!(
+            // The descriptor, and a pointer to it by which debuggers find all of them.
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "7:",
+            ".long 0, 0",
+            ".quad 2f, 3f - 2f, 5f",
+            ".popsection",
+            ".pushsection __rseq_cs_ptr_array, \"aw\"",
+            ".quad 7b",
+            ".popsection",
+            // Arm.
+            "lea {scratch}, [rip + 7b]",
+            "mov qword ptr fs:[{area} + {rseq_cs}], {scratch}",
+            // start
+            "2:",
+            "cmp dword ptr fs:[{area} + {cpu_id}], {cpu:e}",
+            concat!("jne ", $refused),
+            ".if {guarded}",
+            "cmp qword ptr [{guard}], {expected}",
+            concat!("jne ", $refused),
+            ".endif",
+            delay!("8"),
+            $($body,)*
+            delay!("9"),
+            $commit,
+            // post
+            "3:",
+            // abort, out of line. The bytes before the signature make it a valid instruction
+            // (`ud1`) for disassemblers; it is never executed.
+            ".pushsection __rseq_failure, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long {signature}",
+            "5:",
+            $($aborted,)*
+            ".popsection",
+            area = in(reg) $area.offset(),
+            rseq_cs = const offset_of!(RseqArea, rseq_cs),
+            cpu_id = const offset_of!(RseqArea, cpu_id),
+            cpu = in(reg) $on.cpu,
+            guarded = const GUARDED as u32,
+            // Without a guard, registers that are in use anyway.
+            guard = in(reg) $on.guard.map_or(
+                ptr::without_provenance_mut($on.cpu as usize),
+                AtomicU64::as_ptr,
+            ),
+            expected = in(reg) $on.expected,
+            scratch = out(reg) _,
+            delay = const DELAY,
+            signature = const SIGNATURE,
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
+
+/// The body of a method that runs a sequence and returns whether it has committed.
+macro_rules! committed {
+    ($area:expr, $on:expr, [$($body:expr),*] commit $commit:literal, $($operands:tt)*) => {{
+        // SAFETY: see the comment on `Area`, below.
+        unsafe {
+            sequence!(
+                $area, $on, refused "{refused}", aborted ["jmp {refused}"],
+                [$($body),*] commit $commit,
+                $($operands)*
+                refused = label { return false },
+            );
+        }
+        true
+    }};
+}
+
+// In each sequence: the words are atomics, which live as long as the references and which any
+// thread may access at any time. A run that leaves the sequence early has stored to no word but a
+// `place`. The area is where the C library says, in the static TLS block of every thread it starts,
+// registered or not. Range, descriptor and abort handler follow the kernel's rules, as the module
+// `rseq` states them.
+impl Area {
+    /// Returns the CPU that the thread runs on, or a number of 2^31 and more if it is not
+    /// registered.
+    #[inline(always)]
+    pub(super) fn cpu_number(self) -> u32 {
+        let cpu: u32;
+        // SAFETY: as above. Only reads the area; no flags, no stack.
+        unsafe {
+            asm!(
+                "mov {cpu:e}, dword ptr fs:[{area} + {cpu_id}]",
+                cpu = out(reg) cpu,
+                area = in(reg) self.offset(),
+                cpu_id = const offset_of!(RseqArea, cpu_id),
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        cpu
+    }
+
+    /// See `rseq.rs`.
+    #[inline(always)]
+    pub(super) fn add<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        delta: u64,
+    ) -> bool {
+        committed!(
+            self, on,
+            [] commit "add qword ptr [{word}], {delta}",
+            word = in(reg) word.as_ptr(),
+            delta = in(reg) delta,
+        )
+    }
+
+    /// See `rseq.rs`.
+    #[inline(always)]
+    pub(super) fn store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+    ) -> bool {
+        committed!(
+            self, on,
+            ["cmp qword ptr [{word}], {old}", "jne {refused}"]
+            commit "mov qword ptr [{word}], {new}",
+            word = in(reg) word.as_ptr(),
+            old = in(reg) old,
+            new = in(reg) new,
+        )
+    }
+
+    /// See `rseq.rs`.
+    #[inline(always)]
+    pub(super) fn load_store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+        place: &AtomicU32,
+    ) -> Option<u32> {
+        let value: u64;
+        // SAFETY: as above.
+        unsafe {
+            sequence!(
+                self, on, refused "4f", aborted ["4:", "mov {value}, -1", "jmp 3b"],
+                [
+                    "cmp qword ptr [{word}], {old}",
+                    "jne 4f",
+                    "mov {value:e}, dword ptr [{place}]"
+                ]
+                commit "mov qword ptr [{word}], {new}",
+                word = in(reg) word.as_ptr(),
+                old = in(reg) old,
+                new = in(reg) new,
+                place = in(reg) place.as_ptr(),
+                value = out(reg) value,
+            );
+        }
+        u32::try_from(value).ok()
+    }
+
+    /// See `rseq.rs`.
+    #[inline(always)]
+    pub(super) fn store_store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+        (place, value): (&AtomicU32, u32),
+    ) -> bool {
+        committed!(
+            self, on,
+            [
+                "cmp qword ptr [{word}], {old}",
+                "jne {refused}",
+                "mov dword ptr [{place}], {value:e}"
+            ]
+            commit "mov qword ptr [{word}], {new}",
+            word = in(reg) word.as_ptr(),
+            old = in(reg) old,
+            new = in(reg) new,
+            place = in(reg) place.as_ptr(),
+            value = in(reg) value,
+        )
+    }
+
+    /// See `rseq.rs`.
+    #[cfg(feature = "lab")]
+    #[inline(always)]
+    pub(super) fn count_store<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+        count: &StatCell,
+    ) -> bool {
+        committed!(
+            self, on,
+            [
+                "cmp qword ptr [{word}], {old}",
+                "jne {refused}",
+                "inc qword ptr [{count}]"
+            ]
+            commit "mov qword ptr [{word}], {new}",
+            word = in(reg) word.as_ptr(),
+            old = in(reg) old,
+            new = in(reg) new,
+            count = in(reg) ptr::from_ref(count).cast::<u64>(),
+        )
+    }
+
+    /// See `rseq.rs`.
+    pub(super) fn exchange<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [old, new]: [u64; 2],
+    ) -> Option<u64> {
+        let is_done: u32;
+        let seen: u64;
+        // SAFETY: as above; the store is one atomic instruction.
+        unsafe {
+            sequence!(
+                self, on, refused "4f", aborted ["4:", "mov {is_done:e}, 0", "jmp 3b"],
+                ["mov {is_done:e}, 1"]
+                commit "lock cmpxchg qword ptr [{word}], {new}",
+                word = in(reg) word.as_ptr(),
+                new = in(reg) new,
+                is_done = out(reg) is_done,
+                inout("rax") old => seen,
+            );
+        }
+        (is_done == 1).then_some(seen)
+    }
+
+    /// Returns the address of the calling thread's area.
+    #[cfg(any(test, feature = "lab"))]
+    pub(super) fn address(self) -> *mut libc::c_void {
+        let thread_pointer: usize;
+        // SAFETY: the x86-64 ABI stores the thread pointer at its own address. Only reads it.
+        unsafe {
+            asm!(
+                "mov {pointer}, qword ptr fs:[0]",
+                pointer = out(reg) thread_pointer,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        ptr::with_exposed_provenance_mut(thread_pointer.wrapping_add_signed(self.offset()))
+    }
+}
