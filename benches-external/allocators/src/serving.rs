@@ -39,7 +39,11 @@ impl Timed {
         let [work, written, threads, times] = words[..] else {
             return None;
         };
-        let access = *Access::ALL.get(written.parse::<usize>().ok()?)?;
+        let access = match written {
+            "0" => Access::Untouched,
+            "1" => Access::Written,
+            _ => return None,
+        };
         let (threads, times) = (threads.parse().ok()?, times.parse().ok()?);
         if work == BYSTANDER {
             let Latency { p50, p99, p99_9 } = (self.bystander)(access, threads, times);

@@ -60,7 +60,9 @@ pub(crate) enum Access {
 }
 
 impl Access {
-    pub(crate) const ALL: [Self; 2] = [Self::Untouched, Self::Written];
+    /// Written first: an allocator hands out again what was out before, and blocks that were out
+    /// without being touched are not resident yet.
+    pub(crate) const ALL: [Self; 2] = [Self::Written, Self::Untouched];
 
     /// Returns the suffix of a workload's name.
     pub(crate) fn suffix(self) -> &'static str {

@@ -264,7 +264,8 @@ impl Manager {
     /// hw.balance(); // does nothing while more frames than the low watermark are free
     /// # Ok::<(), highwater::BuildError>(())
     /// ```
-    pub fn balance(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn balance(&self) {
         let core = self.core();
         core.stats.pageoutrun.add(1);
         core.alarms.ring(core.now());

@@ -72,18 +72,83 @@ impl Group {
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
         let (held, delay) = match self.slot().take(bytes) {
             Some(held) => (held, Duration::ZERO),
-            None => self.charge_slowly(bytes)?,
+            None => self.charge_slowly(bytes, Patience::Charge)?,
         };
         Ok(Charge::new(held, delay))
     }
 
     #[inline(never)]
-    fn charge_slowly(&self, bytes: Bytes) -> Result<(Held<Shared>, Duration), ChargeFailed> {
+    fn charge_slowly(
+        &self,
+        bytes: Bytes,
+        patience: Patience,
+    ) -> Result<(Held<Shared>, Duration), ChargeFailed> {
         let core = &self.shared().core;
         let charge = || self.node().charge_kept(self.slot(), bytes);
-        let (held, refilled) = core.charging(self.id(), bytes, Patience::Charge, charge)?;
+        let (held, refilled) = core.charging(self.id(), bytes, patience, charge)?;
         let delay = core.throttle(self.id(), refilled);
         Ok((held, delay))
+    }
+
+    /// As [`charge`](Self::charge), but asks nothing of others: it reclaims cached pages, calls no
+    /// [spill handler](Self::on_reclaim), selects no victim and does not overtake charges that
+    /// wait. For requests that the program can do without, such as a sort that spills instead.
+    ///
+    /// # Errors
+    ///
+    /// When a group would exceed its maximum and no page could be reclaimed, or charges wait there.
+    /// Nothing is charged then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes(1000)))?;
+    /// hw.on_exhausted(|victim| unreachable!("{victim:?} may stay"));
+    /// let sort = tenant.try_charge(Bytes(600))?;
+    /// assert!(tenant.try_charge(Bytes(600)).is_err()); // spill
+    /// # drop(sort);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    // Always inlined: as `charge`.
+    #[inline(always)]
+    pub fn try_charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
+        let (held, delay) = match self.slot().take(bytes) {
+            Some(held) => (held, Duration::ZERO),
+            None => self.charge_slowly(bytes, Patience::Modest)?,
+        };
+        Ok(Charge::new(held, delay))
+    }
+
+    /// Uncharges bytes whose charge was [disowned](Charge::disown). Works on removed groups.
+    ///
+    /// # Cost
+    ///
+    /// While the CPU's word has room, one step on a line that only this CPU writes. Never waits for
+    /// a lock.
+    ///
+    /// # Panics
+    ///
+    /// When more is uncharged than the group and its descendants hold. A program that uncharges
+    /// what it has not disowned takes those bytes from other charges of the group, whose drop then
+    /// panics.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let bytes = tenant.charge(Bytes(600))?.disown();
+    /// tenant.uncharge(Bytes(100));
+    /// assert_eq!(tenant.usage_precise(), bytes - Bytes(100));
+    /// tenant.uncharge(Bytes(500));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn uncharge(&self, bytes: Bytes) {
+        self.node().uncharge(bytes);
     }
 
     /// Charges memory to the group and all its ancestors regardless of their limits: for memory
@@ -264,6 +329,29 @@ impl Charge {
         self.shrink(now - bytes);
         debug_assert_eq!(self.bytes(), bytes, "a resized charge has the new size");
         Ok(())
+    }
+
+    /// Gives up the guard and returns the bytes, which stay charged until
+    /// [`Group::uncharge`] returns them: for a program that counts them itself, such as one whose
+    /// memory is grown and shrunk by several threads.
+    ///
+    /// # Examples
+    ///
+    /// See [`Group::uncharge`].
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// assert_eq!(tenant.charge(Bytes(600))?.disown(), Bytes(600));
+    /// assert_eq!(tenant.usage_precise(), Bytes(600));
+    /// # tenant.uncharge(Bytes(600));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    #[must_use = "the bytes stay charged until they are uncharged"]
+    pub fn disown(self) -> Bytes {
+        self.held.disown()
     }
 
     /// Splits `bytes` off into a charge of their own. Charges and uncharges nothing.

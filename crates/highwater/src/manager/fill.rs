@@ -132,7 +132,7 @@ impl Core {
         if count == 0 {
             return;
         }
-        let Ok((mut charge, _owed)) = self.charge(group, bytes, Patience::Ahead) else {
+        let Ok((mut charge, _owed)) = self.charge(group, bytes, Patience::Modest) else {
             return;
         };
         supply.way.note_paid();

@@ -26,6 +26,28 @@ impl Group {
         self.node().limits()
     }
 
+    /// Returns the least maximum of the group and its ancestors: what one charge can be at most.
+    /// Zero if the group is removed.
+    ///
+    /// # Cost
+    ///
+    /// A load for each ancestor.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes::mib(8)))?;
+    /// let query = tenant.child("query-42", Limits::default())?;
+    /// assert_eq!(query.effective_max(), Bytes::mib(8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn effective_max(&self) -> Bytes {
+        self.node().effective_max()
+    }
+
     /// Changes the group's maximum. If usage is above it, charges fail from now on, and the group's
     /// pages are reclaimed until usage fits.
     ///

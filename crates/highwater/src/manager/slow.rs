@@ -62,14 +62,15 @@ pub(super) enum Patience {
     /// A charge for other memory: it fails at once, unless pages are known to be in transit or
     /// about to be released.
     Charge,
-    /// Readahead: selects no victim, and yields to other requests.
-    Ahead,
+    /// Readahead, or a charge that the program can do without: selects no victim, and yields to
+    /// other requests.
+    Modest,
 }
 
 impl Patience {
     /// Returns whether the request yields to others and selects no victim.
     const fn is_modest(self) -> bool {
-        matches!(self, Self::Ahead)
+        matches!(self, Self::Modest)
     }
 }
 

@@ -151,13 +151,15 @@ impl Space {
 
     /// Returns the resident set by visiting the CPUs that counted; exact when quiescent.
     #[must_use]
-    pub fn rss_precise(&self) -> Pages {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn rss_precise(&self) -> Pages {
         self.open.entry.precise_rss()
     }
 
     /// Returns the peak of the resident set. Neither end of the interval ever falls.
     #[must_use]
-    pub fn peak_rss(&self) -> Estimate<Pages> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn peak_rss(&self) -> Estimate<Pages> {
         self.open.entry.peak_rss()
     }
 

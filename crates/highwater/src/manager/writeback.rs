@@ -365,7 +365,8 @@ impl Manager {
     /// hw.set_dirty_tunables(DirtyTunables::default().with("dirty_ratio", 40)?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn set_dirty_tunables(&self, tunables: DirtyTunables) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_dirty_tunables(&self, tunables: DirtyTunables) {
         self.core().set_dirty_tunables(tunables);
     }
 

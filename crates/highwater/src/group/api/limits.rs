@@ -19,6 +19,21 @@ impl GroupNode {
         self.unless_gone(self.slot().ledger.balance().max, Bytes::ZERO)
     }
 
+    /// Returns the least maximum of this group and its ancestors; zero when the group is removed.
+    ///
+    /// # Cost
+    ///
+    /// A load for each ancestor.
+    #[must_use]
+    pub fn effective_max(&self) -> Bytes {
+        if self.is_removed() {
+            return Bytes::ZERO;
+        }
+        let maxima = self.groups().chain(self.id());
+        let least = maxima.map(|(_, slot)| slot.ledger.balance().max).min();
+        least.unwrap_or(Bytes::MAX)
+    }
+
     /// Sets the maximum. From the moment it is installed no charge brings the subtree above it.
     ///
     /// # Errors
