@@ -9,6 +9,11 @@
 //! - made and dropped: a charge of 4 KiB, and a reservation of a consumer that is registered;
 //! - held: a charge and a reservation that grow by 4 KiB and shrink again.
 //!
+//! `HighwaterPool` is the pool of a query of a tenant (`adapters/datafusion`), in the same tree;
+//! also with a consumer that can spill, whose bytes are counted one by one, and beside 1,024 other
+//! consumers. Two more tables have what a consumer costs that is registered and dropped, and a
+//! query that charges once.
+//!
 //! Fails if Highwater takes longer, from two threads, than `GreedyMemoryPool`, or longer than a
 //! number of bare additions to a word of the CPU in the same run: 8 where a charge is made and
 //! dropped, 3.4 where it is held. The latter replaces "20 times faster than `GreedyMemoryPool`",
@@ -35,13 +40,17 @@ use datafusion_execution::memory_pool::{
 };
 use highwater::lab::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
-use highwater::{Bytes, Limits, Manager};
+use highwater::{Bytes, Group, Limits, Manager};
+use highwater_datafusion::{Options, Tenant};
 use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
 const TIMES: u32 = 200_000;
 const MAX: Bytes = Bytes::gib(4096);
 const OURS: &str = "Highwater, depth 4";
 const GREEDY: &str = "GreedyMemoryPool";
+const POOL: &str = "HighwaterPool";
+const SPILLING: &str = "HighwaterPool, can spill";
+const CROWDED: &str = "HighwaterPool, 1,024 others";
 const BARE_ADD: &str = "bare per-CPU add";
 
 /// The repeated operation.
@@ -68,14 +77,30 @@ impl Shape {
     }
 }
 
-/// A group of a manager with three ancestors.
-fn highwater(shape: Shape) -> Variant {
+/// Returns a group of a manager, at the end of this path.
+fn group(path: &[&str]) -> Group {
     let hw = Manager::builder().capacity(MAX).frames(Bytes::ZERO).build();
     let mut group = hw.expect("no frames").root();
-    for name in ["tenant", "session", "query"] {
+    for name in path {
         let child = group.child(name, Limits::max(MAX));
         group = child.expect("a name that is free");
     }
+    group
+}
+
+/// A tenant whose queries have three ancestors.
+fn tenant() -> Tenant {
+    Tenant::new(group(&["tenant", "session"]), Options::default())
+}
+
+/// The pool of a query of that tenant.
+fn query_pool() -> Arc<dyn MemoryPool> {
+    tenant().query().build().expect("no limits of its own")
+}
+
+/// A group with three ancestors.
+fn highwater(shape: Shape) -> Variant {
+    let group = group(&["tenant", "session", "query"]);
     Variant::new(OURS, TIMES, move |times| match shape {
         Shape::MadeAndDropped => (0..times).for_each(|_| {
             drop(group.charge(black_box(Bytes::PAGE)).expect("there is room"));
@@ -93,8 +118,13 @@ fn highwater(shape: Shape) -> Variant {
 /// Reservations of a consumer that each thread registers in one pool.
 fn datafusion(name: &'static str, pool: Arc<dyn MemoryPool>, shape: Shape) -> Variant {
     let bytes = usize::try_from(Bytes::PAGE.0).expect("4,096");
+    let can_spill = name != POOL;
+    let others = if name == CROWDED { 1024 } else { 0 };
+    let other = || MemoryConsumer::new("other").with_can_spill(true).register(&pool);
+    let others: Vec<_> = (0..others).map(|_| other()).collect();
     Variant::new(name, TIMES, move |times| {
-        let consumer = MemoryConsumer::new(name).with_can_spill(true);
+        black_box(&others);
+        let consumer = MemoryConsumer::new(name).with_can_spill(can_spill);
         let held = consumer.register(&pool);
         held.try_grow(bytes).expect("there is room");
         for _ in 0..times {
@@ -131,11 +161,60 @@ fn variants(shape: Shape) -> Vec<Variant> {
     let tracked = TrackConsumersPool::new(greedy(), top);
     vec![
         highwater(shape),
+        datafusion(POOL, query_pool(), shape),
+        datafusion(SPILLING, query_pool(), shape),
+        datafusion(CROWDED, query_pool(), shape),
         datafusion(GREEDY, Arc::new(greedy()), shape),
         datafusion("TrackConsumersPool", Arc::new(tracked), shape),
         datafusion("FairSpillPool", Arc::new(FairSpillPool::new(bytes)), shape),
         bare_add(),
     ]
+}
+
+/// Consumers that are registered and dropped.
+fn registrations() -> Vec<Variant> {
+    let registering = |name, pool: Arc<dyn MemoryPool>| {
+        let can_spill = name != POOL;
+        Variant::new(name, TIMES / 10, move |times| {
+            for _ in 0..times {
+                let consumer = MemoryConsumer::new(String::new()).with_can_spill(can_spill);
+                drop(black_box(consumer.register(&pool)));
+            }
+        })
+    };
+    let bytes = usize::try_from(MAX.0).expect("64 bits");
+    let tracked = TrackConsumersPool::new(
+        GreedyMemoryPool::new(bytes),
+        NonZeroUsize::new(5).expect("not zero"),
+    );
+    vec![
+        registering(GREEDY, Arc::new(GreedyMemoryPool::new(bytes))),
+        registering("TrackConsumersPool", Arc::new(tracked)),
+        registering("FairSpillPool", Arc::new(FairSpillPool::new(bytes))),
+        registering(POOL, query_pool()),
+        registering(SPILLING, query_pool()),
+    ]
+}
+
+/// Pools of queries that charge once.
+fn queries() -> Vec<Variant> {
+    let tenant = tenant();
+    let made = Variant::new(POOL, TIMES / 100, move |times| {
+        for _ in 0..times {
+            let pool: Arc<dyn MemoryPool> = tenant.query().build().expect("no limits");
+            let held = MemoryConsumer::new(String::new()).register(&pool);
+            held.try_grow(black_box(4096)).expect("there is room");
+        }
+    });
+    vec![made]
+}
+
+fn print(title: &str, variants: &[Variant]) {
+    println!("\n{title:28}{:>12}{:>12}", "1 thread", "2 threads");
+    let [alone, together] = [1, 2].map(|threads| measure(variants, threads));
+    for ((name, alone), (_, together)) in alone.iter().zip(&together) {
+        println!("  {name:26}{alone:12.1}{together:12.1}");
+    }
 }
 
 fn main() -> ExitCode {
@@ -144,6 +223,8 @@ fn main() -> ExitCode {
         Topology::detect()
     );
     let are_kept = [Shape::MadeAndDropped, Shape::Held].map(is_kept);
+    print("registered and dropped", &registrations());
+    print("a query that charges once", &queries());
     if !has_restartable_sequences() {
         println!("no restartable sequences here: nothing is promised");
         return ExitCode::SUCCESS;
@@ -164,11 +245,11 @@ fn is_kept(shape: Shape) -> bool {
             found.expect("it was measured").1
         };
         println!(
-            "\n{:24}{threads} threads, ns   of Highwater's",
+            "\n{:32}{threads} threads, ns   of Highwater's",
             shape.name()
         );
         for (name, ns) in &medians {
-            println!("  {name:20}{ns:15.2}  {:14.1}", ns / of(OURS));
+            println!("  {name:28}{ns:15.2}  {:14.1}", ns / of(OURS));
         }
         if threads == 1 {
             continue;

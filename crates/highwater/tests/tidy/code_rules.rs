@@ -468,6 +468,7 @@ fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> 
         "global_allocator",
         "QuotaExceeded",
         "crossbeam_utils",
+        "datafusion_common",
     ];
     if FOREIGN.contains(&identifier) {
         return None;

@@ -1,0 +1,296 @@
+//! Admission: queries that wait for memory before they begin, in order of arrival.
+//!
+//! A query that waits holds nothing, so none waits for another in a circle. The first in the queue
+//! charges its reserve to a group of its own as soon as there is room; those behind it, and queries
+//! that would begin without a reserve, wait for it, so that it is not passed for ever. Queries that
+//! run are not held up: what they need goes first.
+//!
+//! Room may appear wherever a query of any tenant returns memory, because tenants share their
+//! ancestors. So while a query waits, every return wakes the first of each queue; otherwise a
+//! return reads one number that no thread writes. Memory that the program charges to these groups
+//! by itself wakes no queue when it is returned: call [`Admission::wake`] then.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use datafusion_common::{DataFusionError, Result};
+use highwater::Bytes;
+use parking_lot::Mutex;
+
+use crate::pool::HighwaterPool;
+use crate::refusal::{Reason, size};
+use crate::tenant::{Shared, Tenant};
+
+/// Queries that wait in any queue. While it is 0, returned memory wakes nothing.
+/// Written by: queries that begin or end waiting. Read by: every return of memory. Publishes: that
+/// the waiting query is in its queue, with its waker.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// The tenants whose queues are not empty.
+static QUEUES: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// Wakes the first of each queue if any query waits. Called after memory was returned by a query
+/// that goes on. May miss a query that begins to wait at this moment, which the end of the calling
+/// query does not miss ([`note_end`]): a fence here would cost as much as the call.
+#[inline]
+pub(crate) fn note_room() {
+    // Relaxed: see above.
+    if WAITING.load(Ordering::Relaxed) > 0 {
+        wake_all();
+    }
+}
+
+/// As [`note_room`], at the end of a query: misses none.
+pub(crate) fn note_end() {
+    // Pairs with: the fence of `Admit::poll`. SeqCst: either this sees the query that waits, or its
+    // attempt sees what was returned before.
+    fence(Ordering::SeqCst);
+    note_room();
+}
+
+#[cold]
+fn wake_all() {
+    let queues: Vec<_> = QUEUES.lock().iter().filter_map(Weak::upgrade).collect();
+    queues.iter().for_each(|tenant| tenant.admission.wake());
+}
+
+/// The queue of a tenant's queries that wait for memory.
+#[derive(Debug, Default)]
+pub struct Admission {
+    queue: Mutex<Queue>,
+    /// Written by: queries that end waiting. Read by: `counts`. Publishes: nothing.
+    waited: AtomicU64,
+    wait_ns: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    waiting: VecDeque<(u64, Option<Waker>)>,
+}
+
+pub(crate) struct WaitCounts {
+    pub(crate) waited: u64,
+    pub(crate) waiting: u64,
+    pub(crate) time: Duration,
+}
+
+impl Admission {
+    /// Returns the number of queries that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.queue.lock().waiting.len()
+    }
+
+    /// Returns whether no query waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes the first that waits look for room again: for a program that has returned memory of
+    /// the tenant, or of a group above it, other than through the pools of this crate, or has
+    /// raised a maximum.
+    pub fn wake(&self) {
+        let waker = self
+            .queue
+            .lock()
+            .waiting
+            .front_mut()
+            .and_then(|(_, waker)| waker.take());
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn counts(&self) -> WaitCounts {
+        // Relaxed: statistics.
+        WaitCounts {
+            waited: self.waited.load(Ordering::Relaxed),
+            waiting: self.len() as u64,
+            time: Duration::from_nanos(self.wait_ns.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn is_first(&self, ticket: u64) -> bool {
+        let queue = self.queue.lock();
+        queue
+            .waiting
+            .front()
+            .is_some_and(|(first, _)| *first == ticket)
+    }
+
+    fn set_waker(&self, ticket: u64, waker: &Waker) {
+        let mut queue = self.queue.lock();
+        let place = queue.waiting.iter_mut().find(|(it, _)| *it == ticket);
+        let former = place.and_then(|(_, place)| place.replace(waker.clone()));
+        drop(queue);
+        drop(former); // may run any code
+    }
+}
+
+/// A query's place in the queue of its tenant.
+struct Waiting {
+    tenant: Tenant,
+    ticket: u64,
+    since: Instant,
+}
+
+impl Waiting {
+    fn begin(tenant: &Tenant) -> Self {
+        let shared = &tenant.shared;
+        let mut queue = shared.admission.queue.lock();
+        let ticket = queue.next;
+        queue.next += 1;
+        queue.waiting.push_back((ticket, None));
+        if queue.waiting.len() == 1 {
+            QUEUES.lock().push(Arc::downgrade(shared));
+        }
+        // Relaxed: the fence of `Admit::poll` follows.
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Self {
+            tenant: tenant.clone(),
+            ticket,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let shared = &self.tenant.shared;
+        let admission = &shared.admission;
+        let mut queue = admission.queue.lock();
+        queue.waiting.retain(|(ticket, _)| *ticket != self.ticket);
+        if queue.waiting.is_empty() {
+            let is_other = |it: &Weak<Shared>| !std::ptr::eq(it.as_ptr(), Arc::as_ptr(shared));
+            QUEUES.lock().retain(is_other);
+        }
+        drop(queue);
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        // Relaxed: statistics.
+        admission.waited.fetch_add(1, Ordering::Relaxed);
+        let waited = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        admission.wait_ns.fetch_add(waited, Ordering::Relaxed);
+        admission.wake();
+    }
+}
+
+/// A query that is being admitted.
+struct Admit {
+    tenant: Tenant,
+    reserve: Bytes,
+    pool: Option<HighwaterPool>,
+    waiting: Option<Waiting>,
+}
+
+impl Admit {
+    /// Tries to charge the reserve.
+    fn attempt(&mut self) -> Result<Option<Arc<HighwaterPool>>> {
+        let max = self.tenant.group().effective_max();
+        if self.reserve > max {
+            return Err(DataFusionError::ResourcesExhausted(format!(
+                "a query that reserves {} is never admitted: {} has {} at most; reserve less, or \
+                 raise the maximum (Group::set_max)",
+                size(self.reserve),
+                self.tenant.group().path(),
+                size(max),
+            )));
+        }
+        let mut pool = match self.pool.take() {
+            Some(pool) => pool,
+            None => HighwaterPool::of_query(self.tenant.query()),
+        };
+        if self.reserve == Bytes::ZERO {
+            return Ok(Some(Arc::new(pool)));
+        }
+        match pool.admit(self.reserve) {
+            Ok(()) => Ok(Some(Arc::new(pool))),
+            Err(Reason::NoGroup(error)) => Err(DataFusionError::ResourcesExhausted(error)),
+            Err(_) => {
+                self.pool = Some(pool);
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Future for Admit {
+    type Output = Result<Arc<HighwaterPool>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let tenant = this.tenant.clone();
+        let admission = tenant.admission();
+        if this.waiting.is_none() && admission.is_empty() {
+            match this.attempt() {
+                Ok(None) => {}
+                Ok(Some(pool)) => return Poll::Ready(Ok(pool)),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        let waiting = this.waiting.get_or_insert_with(|| Waiting::begin(&tenant));
+        let ticket = waiting.ticket;
+        // Before it looks: memory that is returned from now on wakes it.
+        admission.set_waker(ticket, context.waker());
+        // Pairs with: the fence of `note_end`.
+        fence(Ordering::SeqCst);
+        if !admission.is_first(ticket) {
+            return Poll::Pending;
+        }
+        match this.attempt() {
+            Ok(None) => Poll::Pending,
+            Ok(Some(pool)) => {
+                this.waiting = None;
+                Poll::Ready(Ok(pool))
+            }
+            Err(error) => {
+                this.waiting = None;
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl Tenant {
+    /// Waits until a query may begin with `reserve` bytes of its own, in order of arrival; returns
+    /// its pool. The reserve is charged to the query until its pool is dropped. Dropping the future
+    /// gives up the place, so a deadline is a timeout around it.
+    ///
+    /// # Errors
+    ///
+    /// `ResourcesExhausted` if the reserve exceeds the maximum of the tenant or of an ancestor, or
+    /// the tenant was removed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # use highwater_datafusion::{Options, Tenant};
+    /// # let hw = Manager::builder().capacity(Bytes::mib(64)).frames(Bytes::ZERO).build()?;
+    /// # let group = hw.root().child("tenant-a", Limits::max(Bytes::mib(16)))?;
+    /// # let tenant = Tenant::new(group, Options::default());
+    /// # futures::executor::block_on(async {
+    /// let first = tenant.admit(Bytes::mib(12)).await?;
+    /// assert_eq!(tenant.group().usage_precise(), Bytes::mib(12));
+    /// let second = tenant.admit(Bytes::mib(12));
+    /// drop(first);
+    /// second.await?;
+    /// # Ok::<(), datafusion_common::DataFusionError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn admit(&self, reserve: Bytes) -> Result<Arc<HighwaterPool>> {
+        let admit = Admit {
+            tenant: self.clone(),
+            reserve,
+            pool: None,
+            waiting: None,
+        };
+        admit.await
+    }
+}

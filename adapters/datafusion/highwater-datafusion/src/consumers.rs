@@ -1,0 +1,198 @@
+//! What each consumer of a pool uses: for [fairness](crate::Fairness), and for the text of a
+//! refusal.
+//!
+//! A consumer has a slot from its registration to its end. Slots are in blocks of [`BLOCK`] that
+//! are never freed before the pool, so that a call finds its slot without a lock: by the
+//! consumer's number in the first block, as a rule. `split` and `take` move bytes between
+//! reservations of one consumer without a call to the pool, so bytes are counted for a consumer
+//! and not for a reservation.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use datafusion_execution::memory_pool::MemoryConsumer;
+use highwater::Bytes;
+use parking_lot::Mutex;
+
+/// Slots of a block. Chosen: a query of a few partitions has no second block.
+const BLOCK: usize = 32;
+
+/// Use of one consumer at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConsumerUse {
+    /// As it was registered.
+    pub name: String,
+    /// Its number in this process.
+    pub id: usize,
+    /// Whether it can spill.
+    pub can_spill: bool,
+    /// What it has reserved now.
+    pub bytes: Bytes,
+    /// The most that it has had reserved.
+    pub peak: Bytes,
+}
+
+/// The consumers of one pool.
+#[derive(Debug, Default)]
+pub(crate) struct Consumers {
+    first: Block,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    slots: [Slot; BLOCK],
+    next: OnceLock<Box<Self>>,
+}
+
+/// One consumer's bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// The consumer's number plus one; 0 while the slot is free.
+    /// Written by: register, unregister. Read by: every call. Publishes: that the bytes are 0.
+    owner: AtomicUsize,
+    /// Written by: calls for the consumer. Read by: fairness, texts. Publishes: nothing.
+    bytes: AtomicU64,
+    peak: AtomicU64,
+    who: Mutex<(String, bool)>,
+}
+
+impl Consumers {
+    /// Returns the slot of a consumer, if it has one.
+    #[inline]
+    pub(crate) fn find(&self, consumer: &MemoryConsumer) -> Option<&Slot> {
+        let owner = consumer.id() + 1;
+        let is_its = |slot: &&Slot| slot.owner.load(Ordering::Acquire) == owner;
+        let likely = &self.first.slots[consumer.id() % BLOCK];
+        Some(likely)
+            .filter(is_its)
+            .or_else(|| self.slots().find(is_its))
+    }
+
+    /// Gives a consumer a slot.
+    pub(crate) fn register(&self, consumer: &MemoryConsumer) {
+        let owner = consumer.id() + 1;
+        let mut block = &self.first;
+        let slot = loop {
+            let starts = (0..BLOCK).map(|nth| &block.slots[(consumer.id() + nth) % BLOCK]);
+            // Acquire. Pairs with: the release of `unregister`. Failure learns nothing.
+            let claims = |slot: &&Slot| {
+                let (set, failed) = (Ordering::Acquire, Ordering::Relaxed);
+                slot.owner.compare_exchange(0, owner, set, failed).is_ok()
+            };
+            match { starts }.find(claims) {
+                Some(slot) => break slot,
+                None => block = block.next.get_or_init(Box::default),
+            }
+        };
+        *slot.who.lock() = (consumer.name().to_owned(), consumer.can_spill());
+        // Relaxed: the peak of a consumer is read for texts.
+        slot.peak.store(0, Ordering::Relaxed);
+    }
+
+    /// Frees the slot of a consumer whose last reservation has ended.
+    pub(crate) fn unregister(&self, consumer: &MemoryConsumer) {
+        if let Some(slot) = self.find(consumer) {
+            debug_assert_eq!(slot.bytes(), 0, "{} ended with bytes", consumer.name());
+            // Release. Pairs with: the acquire of `register` and `find`.
+            slot.owner.store(0, Ordering::Release);
+        }
+    }
+
+    /// Returns the consumers that have slots, those that use most first.
+    pub(crate) fn uses(&self) -> Vec<ConsumerUse> {
+        let mut uses: Vec<_> = self.slots().filter_map(Slot::its_use).collect();
+        uses.sort_by_key(|it| (std::cmp::Reverse(it.bytes), it.id));
+        uses
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        let blocks =
+            std::iter::successors(Some(&self.first), |block| block.next.get().map(Box::as_ref));
+        blocks.flat_map(|block| &block.slots)
+    }
+}
+
+// Relaxed: numbers by themselves.
+impl Slot {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes more; returns whether there were none before.
+    #[inline]
+    pub(crate) fn add(&self, bytes: u64) -> bool {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+        }
+        before == 0
+    }
+
+    /// Counts bytes less; returns whether there are none now.
+    #[inline]
+    pub(crate) fn sub(&self, bytes: u64) -> bool {
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "{bytes} of {before} are returned");
+        before == bytes
+    }
+
+    fn its_use(&self) -> Option<ConsumerUse> {
+        let id = self.owner.load(Ordering::Acquire).checked_sub(1)?;
+        let (name, can_spill) = self.who.lock().clone();
+        let (bytes, peak) = (self.bytes(), self.peak.load(Ordering::Relaxed));
+        Some(ConsumerUse {
+            name,
+            id,
+            can_spill,
+            bytes: Bytes(bytes),
+            peak: Bytes(peak),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: slots are found by their consumers only, also beyond the first block, and are used
+    // again.
+    #[test]
+    fn each_consumer_finds_its_own_slot() {
+        let consumers = Consumers::default();
+        let all: Vec<_> = (0..3 * BLOCK)
+            .map(|nth| MemoryConsumer::new(format!("sort {nth}")).with_can_spill(true))
+            .collect();
+        for (nth, consumer) in all.iter().enumerate() {
+            assert!(consumers.find(consumer).is_none());
+            consumers.register(consumer);
+            consumers
+                .find(consumer)
+                .expect("registered")
+                .add(nth as u64);
+        }
+        let nr_slots = consumers.slots().count();
+        for (nth, consumer) in all.iter().enumerate() {
+            assert_eq!(
+                consumers.find(consumer).expect("registered").bytes(),
+                nth as u64
+            );
+        }
+        let most = &consumers.uses()[0];
+        assert_eq!(most.name, format!("sort {}", 3 * BLOCK - 1));
+        assert_eq!(
+            (most.bytes, most.can_spill),
+            (Bytes(3 * BLOCK as u64 - 1), true)
+        );
+        for (nth, consumer) in all.iter().enumerate() {
+            consumers
+                .find(consumer)
+                .expect("registered")
+                .sub(nth as u64);
+            consumers.unregister(consumer);
+        }
+        assert_eq!(consumers.uses(), []);
+        all.iter().for_each(|consumer| consumers.register(consumer));
+        assert_eq!(consumers.slots().count(), nr_slots, "slots are used again");
+    }
+}

@@ -1,0 +1,269 @@
+//! Running a query: again, with more memory of its own, if it was refused before its first row.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use datafusion_common::{DataFusionError, Result};
+use datafusion_execution::{RecordBatchStream, SendableRecordBatchStream};
+use futures::future::{Either, select};
+use futures::stream::{Stream, StreamExt};
+use highwater::Bytes;
+
+use crate::pool::{HighwaterPool, Stop};
+use crate::refusal::left;
+use crate::tenant::Tenant;
+
+/// How often a query runs, and with what of its own.
+///
+/// The first attempt reserves [`first_reserve`](Self::first_reserve): nothing by default, which is
+/// best where memory mostly suffices. Each further attempt reserves twice what the last one used at
+/// most, and the last attempt all that the tenant's queries may have: it runs alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Retry {
+    /// Attempts in all, at least one.
+    pub attempts: u32,
+    /// What the first attempt reserves.
+    pub first_reserve: Bytes,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            attempts: 3,
+            first_reserve: Bytes::ZERO,
+        }
+    }
+}
+
+impl Retry {
+    /// Never runs a query again: for statements that write.
+    #[must_use]
+    pub const fn never() -> Self {
+        Self {
+            attempts: 1,
+            first_reserve: Bytes::ZERO,
+        }
+    }
+
+    /// Sets the attempts in all.
+    #[must_use]
+    pub const fn with_attempts(self, attempts: u32) -> Self {
+        Self { attempts, ..self }
+    }
+
+    /// Sets what the first attempt reserves.
+    #[must_use]
+    pub const fn with_first_reserve(self, first_reserve: Bytes) -> Self {
+        Self {
+            first_reserve,
+            ..self
+        }
+    }
+}
+
+/// Returns whether an operator was refused memory.
+fn is_exhausted(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
+}
+
+impl Tenant {
+    /// Runs a query, whose `attempt` plans it over a pool ([`runtime_for`](crate::runtime_for)) and
+    /// returns its stream; returns the stream once it has delivered a batch or ended. If an attempt
+    /// is refused memory before that, everything of it is dropped, and the query waits for memory
+    /// of its own ([`Tenant::admit`]) and runs again. So a query that passes alone within its
+    /// tenant's maximum is not refused before its first row, whatever its neighbours do.
+    ///
+    /// Statements that write must not run again: [`Retry::never`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the attempt, the last if it was refused memory; [`Stopped`](crate::Stopped) in an
+    /// `External` error if the query was a victim.
+    ///
+    /// # Examples
+    ///
+    /// With `datafusion`:
+    ///
+    /// ```ignore
+    /// let stream = tenant
+    ///     .execute(Retry::default(), |pool| async {
+    ///         let runtime = runtime_for(&base, pool)?;
+    ///         let context = SessionContext::new_with_config_rt(config.clone(), runtime);
+    ///         context.register_table("orders", Arc::clone(&orders))?;
+    ///         context.sql("select * from orders order by price").await?.execute_stream().await
+    ///     })
+    ///     .await?;
+    /// ```
+    pub async fn execute<A, F>(
+        &self,
+        retry: Retry,
+        mut attempt: A,
+    ) -> Result<SendableRecordBatchStream>
+    where
+        A: FnMut(Arc<HighwaterPool>) -> F,
+        F: Future<Output = Result<SendableRecordBatchStream>>,
+    {
+        self.run(retry, |pool| {
+            let stop = Arc::clone(pool.stop_of());
+            let begun = attempt(pool);
+            async { Ok(started(begun.await?, stop).await?) }
+        })
+        .await
+    }
+
+    /// As [`execute`](Self::execute), for an attempt with any result, which is run again if it
+    /// returns that it was refused memory: for a query that is collected, and may then be refused
+    /// at any row.
+    ///
+    /// # Errors
+    ///
+    /// As [`execute`](Self::execute).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use datafusion_execution::memory_pool::{MemoryConsumer, MemoryPool};
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # use highwater_datafusion::{Options, Retry, Tenant};
+    /// # use std::sync::Arc;
+    /// # let hw = Manager::builder().capacity(Bytes::mib(64)).frames(Bytes::ZERO).build()?;
+    /// # let group = hw.root().child("tenant-a", Limits::max(Bytes::mib(16)))?;
+    /// # let tenant = Tenant::new(group, Options::default());
+    /// # futures::executor::block_on(async {
+    /// let neighbour = tenant.admit(Bytes::mib(12)).await?;
+    /// let mut neighbour = Some(neighbour);
+    /// let rows = tenant.run(Retry::default(), |pool| {
+    ///     let pool: Arc<dyn MemoryPool> = pool;
+    ///     let result = MemoryConsumer::new("join").register(&pool).try_grow(8 << 20);
+    ///     neighbour = None; // ends
+    ///     async { result.map(|()| 42) }
+    /// });
+    /// assert_eq!(rows.await?, 42); // at the second attempt
+    /// # Ok::<(), datafusion_common::DataFusionError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn run<A, F, T>(&self, retry: Retry, mut attempt: A) -> Result<T>
+    where
+        A: FnMut(Arc<HighwaterPool>) -> F,
+        F: Future<Output = Result<T>>,
+    {
+        let attempts = retry.attempts.max(1);
+        let mut reserve = retry.first_reserve;
+        for nth in 1..=attempts {
+            let pool = self.admit(reserve).await?;
+            let outcome = unless_stopped(&pool, attempt(Arc::clone(&pool))).await;
+            let is_retried = |error: &DataFusionError| nth < attempts && is_exhausted(error);
+            match outcome {
+                Err(error) if is_retried(&error) => {
+                    reserve = self.next_reserve(&pool, nth + 1 == attempts);
+                }
+                outcome => return outcome,
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// Returns what the next attempt reserves.
+    fn next_reserve(&self, pool: &HighwaterPool, is_last: bool) -> Bytes {
+        let max = left(self.group().effective_max(), self.outside());
+        if is_last {
+            return max;
+        }
+        let peak = pool.group().map_or(Bytes::ZERO, |group| group.peak().high);
+        max.min(Bytes(peak.0.saturating_mul(2)))
+    }
+
+    /// Returns what the tenant uses outside its queries: that may never be returned.
+    fn outside(&self) -> Bytes {
+        let of_queries = self.group().children().into_iter();
+        let of_queries = of_queries.fold(Bytes::ZERO, |sum, it| sum + it.usage_precise());
+        left(self.group().usage_precise(), of_queries)
+    }
+}
+
+/// Runs an attempt until it ends or its query is stopped.
+async fn unless_stopped<T>(
+    pool: &HighwaterPool,
+    attempt: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let stop = Arc::clone(pool.stop_of());
+    let is_stopped = std::future::poll_fn(|context| {
+        stop.waker.register(context.waker());
+        if stop.is_stopped() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    });
+    match select(pin!(is_stopped), pin!(attempt)).await {
+        Either::Left(((), _attempt)) => Err(stopped(pool)),
+        Either::Right((outcome, _)) => {
+            let is_refused = |error: &DataFusionError| is_exhausted(error);
+            match outcome {
+                Err(error) if pool.stop_of().is_stopped() && is_refused(&error) => {
+                    Err(stopped(pool))
+                }
+                outcome => outcome,
+            }
+        }
+    }
+}
+
+fn stopped(pool: &HighwaterPool) -> DataFusionError {
+    DataFusionError::External(Box::new(pool.stopped()))
+}
+
+/// A stream whose first batch was polled, of a query that may be stopped.
+struct Started {
+    schema: SchemaRef,
+    first: Option<RecordBatch>,
+    /// Dropped when the query is stopped, so that its memory is free.
+    rest: Option<SendableRecordBatchStream>,
+    stop: Arc<Stop>,
+}
+
+/// Polls the first batch.
+async fn started(
+    mut stream: SendableRecordBatchStream,
+    stop: Arc<Stop>,
+) -> Result<SendableRecordBatchStream> {
+    let first = stream.next().await.transpose()?;
+    Ok(Box::pin(Started {
+        schema: stream.schema(),
+        rest: first.is_some().then_some(stream),
+        first,
+        stop,
+    }))
+}
+
+impl Stream for Started {
+    type Item = Result<RecordBatch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        let Some(rest) = &mut this.rest else {
+            return Poll::Ready(None);
+        };
+        this.stop.waker.register(context.waker());
+        if this.stop.is_stopped() {
+            this.rest = None;
+            let text = "the query was stopped so that others have memory".to_owned();
+            return Poll::Ready(Some(Err(DataFusionError::ResourcesExhausted(text))));
+        }
+        rest.poll_next_unpin(context)
+    }
+}
+
+impl RecordBatchStream for Started {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}

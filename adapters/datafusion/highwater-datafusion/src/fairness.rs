@@ -1,0 +1,108 @@
+//! Fairness between the consumers of a tenant that can spill.
+//!
+//! An operator that can spill takes what there is, and an operator that cannot, such as the build
+//! side of a hash join, then fails. So those that can leave a part of the maximum to those that
+//! cannot, and share the rest among the ones that hold any of it now. An operator that holds
+//! little is never refused for fairness, however much it asks for: it has nothing to spill, so its
+//! query would fail.
+
+use highwater::Bytes;
+
+use crate::consumers::Slot;
+use crate::refusal::Reason;
+use crate::tenant::Shared;
+
+/// How the consumers of a tenant that can spill share its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fairness {
+    /// First come, first served.
+    None,
+    /// While the tenant uses more than half of what spilling operators may use, each of them has
+    /// at most an equal part: one part for each that holds memory, not for each that is
+    /// registered.
+    #[default]
+    ActiveShare,
+}
+
+/// Chosen: a 64th of what may be used is too little to be worth a spill, and so is a mebibyte.
+const FLOOR_SHARE: u64 = 64;
+const FLOOR_MIN: Bytes = Bytes::mib(1);
+
+/// Returns `bytes` times `share`, which is between 0 and 1.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a number is such a number"
+)]
+pub(crate) fn share_of(bytes: Bytes, share: f64) -> Bytes {
+    Bytes((bytes.0 as f64 * share.clamp(0.0, 1.0)) as u64)
+}
+
+impl Shared {
+    /// Checks whether a consumer that can spill may have `bytes` more, room permitting, by a
+    /// reservation that holds `held`. Of what its query was admitted with, `unused` bytes are
+    /// charged and not used.
+    #[inline]
+    pub(crate) fn may_have(
+        &self,
+        slot: &Slot,
+        held: u64,
+        bytes: u64,
+        unused: impl Fn() -> u64,
+    ) -> Result<(), Reason> {
+        if self.options.fairness == Fairness::None || held <= self.floor_min() {
+            return Ok(());
+        }
+        self.may_have_more(slot.bytes(), held, bytes, unused())
+    }
+
+    /// As [`may_have`](Self::may_have), for one that holds more than the least floor.
+    #[cold]
+    #[inline(never)]
+    fn may_have_more(
+        &self,
+        of_consumer: u64,
+        held: u64,
+        bytes: u64,
+        unused: u64,
+    ) -> Result<(), Reason> {
+        let max = self.group.effective_max();
+        let ceiling = share_of(max, 1.0 - self.options.unspillable_reserve).0;
+        let floor = self
+            .options
+            .floor
+            .map_or(ceiling / FLOOR_SHARE, |floor| floor.0);
+        // The least floor was looked at before.
+        if held <= floor {
+            return Ok(());
+        }
+        let is_below = |usage: Bytes, bound: u64| {
+            let used = usage.0.saturating_sub(unused);
+            used.saturating_add(bytes) <= bound
+        };
+        // The exact usage costs a visit to each CPU: only where the estimate does not decide.
+        if is_below(self.group.usage().high, ceiling / 2) {
+            return Ok(());
+        }
+        let usage = self.group.usage_precise();
+        if is_below(usage, ceiling / 2) {
+            return Ok(());
+        }
+        let active = self.nr_active().max(1);
+        let share = ceiling / active;
+        if !is_below(usage, ceiling) || of_consumer.saturating_add(bytes) > share {
+            return Err(Reason::Share {
+                share: Bytes(share),
+                active,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns the least that a reservation holds before fairness looks at it.
+    #[inline]
+    fn floor_min(&self) -> u64 {
+        self.options.floor.unwrap_or(FLOOR_MIN).0
+    }
+}

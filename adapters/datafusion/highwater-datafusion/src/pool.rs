@@ -1,0 +1,461 @@
+//! The pool of one query.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use datafusion_common::Result;
+use datafusion_execution::memory_pool::{
+    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
+};
+use datafusion_execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use futures::task::AtomicWaker;
+use highwater::group::{ChildError, Limits};
+use highwater::{Bytes, Charge, ChargeFailed, Group, Manager, Victim};
+use parking_lot::Mutex;
+
+use crate::admission;
+use crate::consumers::{ConsumerUse, Consumers};
+use crate::refusal::{Reason, Stopped, size};
+use crate::reserve::Reserve;
+use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
+
+/// The memory pool of one query: a group below its tenant's, exact to the byte.
+///
+/// # Cost
+///
+/// Where the CPU holds tokens of the group, a call writes no memory that other CPUs write. For a
+/// consumer that can spill, also one atomic addition to its own count.
+pub struct HighwaterPool {
+    tenant: Tenant,
+    name: String,
+    limits: Limits,
+    /// Made at the first charge.
+    group: OnceLock<Result<Group, ChildError>>,
+    /// The count of a query that was admitted with a reserve.
+    reserve: Option<Reserve>,
+    consumers: Consumers,
+    stop: Arc<Stop>,
+    /// Forced charges of a query that has no group, because its tenant was removed.
+    strays: Mutex<Vec<Charge>>,
+}
+
+/// Whether a query is to stop.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    /// Written by: `stop`. Read by: calls of the query, `execute`. Publishes: nothing.
+    is_stopped: AtomicBool,
+    pub(crate) waker: AtomicWaker,
+}
+
+impl Stop {
+    pub(crate) fn is_stopped(&self) -> bool {
+        // Relaxed: what it causes need not be seen with it.
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+}
+
+/// Attached to a query's group, so that a victim finds its pool.
+struct OfQuery(Arc<Stop>);
+
+impl HighwaterPool {
+    pub(crate) fn of_query(query: QueryBuilder<'_>) -> Self {
+        let tenant = query.tenant.clone();
+        let nr = tenant.shared.begin_query();
+        Self {
+            name: format!("{}-{nr}", query.name),
+            limits: query.limits,
+            tenant,
+            group: OnceLock::new(),
+            reserve: None,
+            consumers: Consumers::default(),
+            stop: Arc::default(),
+            strays: Mutex::default(),
+        }
+    }
+
+    /// Makes a pool of its own, with no tenant: in place of a `GreedyMemoryPool` of this size.
+    ///
+    /// # Panics
+    ///
+    /// When the system grants no memory for the books, about 100 KiB.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use datafusion_execution::memory_pool::{MemoryConsumer, MemoryPool};
+    /// use highwater_datafusion::HighwaterPool;
+    ///
+    /// let pool: Arc<dyn MemoryPool> = Arc::new(HighwaterPool::standalone(1000));
+    /// let join = MemoryConsumer::new("join").register(&pool);
+    /// join.try_grow(600)?;
+    /// assert!(join.try_grow(401).is_err());
+    /// join.grow(401); // cannot fail: a debt
+    /// assert_eq!(pool.reserved(), 1001);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn standalone(limit: usize) -> Self {
+        let limit = Bytes(limit as u64);
+        let hw = Manager::builder()
+            .capacity(limit.max(Bytes::kib(4)))
+            .frames(Bytes::ZERO)
+            .build()
+            .expect("memory for the books");
+        let group = hw.root().child("pool", Limits::max(limit));
+        let group = group.expect("the name is free");
+        let options = Options {
+            fairness: crate::Fairness::None,
+            ..Options::default()
+        };
+        Self::of_query(Tenant::new(group, options).query())
+    }
+
+    /// Returns the query's tenant.
+    #[must_use]
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// Returns the query's group, which this makes if the query has charged nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made: the tenant's group was removed, or is too deep in its tree.
+    pub fn group(&self) -> Result<&Group, &ChildError> {
+        self.group.get_or_init(|| self.make_group()).as_ref()
+    }
+
+    /// Returns the consumers of the query that can spill, and with
+    /// [`Options::tracks_all`] all, those that use most first.
+    #[must_use]
+    pub fn consumers(&self) -> Vec<ConsumerUse> {
+        self.consumers.uses()
+    }
+
+    /// Stops the query: all its calls are refused from now on, and
+    /// [`Tenant::execute`] ends with [`Stopped`]. Its memory is free when its streams are dropped.
+    pub fn stop(&self) {
+        // Relaxed: as in `is_stopped`.
+        self.stop.is_stopped.store(true, Ordering::Relaxed);
+        self.stop.waker.wake();
+    }
+
+    /// Stops the query that is a victim; returns whether the victim is a query of this crate: for
+    /// the handler of [`Manager::on_exhausted`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let hw = highwater::Manager::builder().build()?;
+    /// hw.on_exhausted(|victim| {
+    ///     if !highwater_datafusion::HighwaterPool::stop_victim(victim) {
+    ///         // a group of another part of the program
+    ///     }
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stop_victim(victim: &Victim) -> bool {
+        let Some(OfQuery(stop)) = victim.group().data() else {
+            return false;
+        };
+        victim.group().mark_oom_victim();
+        // Relaxed: as in `is_stopped`.
+        stop.is_stopped.store(true, Ordering::Relaxed);
+        stop.waker.wake();
+        true
+    }
+
+    /// Charges the reserve of a query that is being admitted.
+    pub(crate) fn admit(&mut self, reserve: Bytes) -> Result<(), Reason> {
+        debug_assert!(self.reserve.is_none(), "a query is admitted once");
+        let group = self.group().map_err(no_group)?;
+        let charge = group.try_charge(reserve).map_err(Reason::Room)?;
+        self.reserve = Some(Reserve::new(charge.disown().0));
+        Ok(())
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.tenant.shared
+    }
+
+    pub(crate) fn stop_of(&self) -> &Arc<Stop> {
+        &self.stop
+    }
+
+    /// Returns the error of a query that was stopped.
+    pub(crate) fn stopped(&self) -> Stopped {
+        Stopped {
+            query: self.path(),
+            usage: Bytes(self.used()),
+        }
+    }
+
+    fn make_group(&self) -> Result<Group, ChildError> {
+        let tenant = self.tenant.group();
+        let named = tenant.child(&self.name, self.limits);
+        let group = match named {
+            Err(ChildError::InvalidName { .. }) => {
+                let number = self.name.rsplit('-').next().unwrap_or_default();
+                tenant.child(&format!("query-{number}"), self.limits)
+            }
+            made => made,
+        }?;
+        let is_new = group.set_data(OfQuery(Arc::clone(&self.stop)));
+        debug_assert!(is_new.is_ok(), "the group was made here");
+        Ok(group)
+    }
+
+    fn made(&self) -> Option<&Group> {
+        self.group.get().and_then(|group| group.as_ref().ok())
+    }
+
+    fn path(&self) -> String {
+        match self.made() {
+            Some(group) => group.path().to_string(),
+            None => format!("{}/{}", self.tenant.group().path(), self.name),
+        }
+    }
+
+    fn used(&self) -> u64 {
+        let strays = || {
+            self.strays
+                .lock()
+                .iter()
+                .map(|charge| charge.bytes().0)
+                .sum()
+        };
+        match (&self.reserve, self.made()) {
+            (Some(reserve), _) => reserve.used(),
+            (None, Some(group)) => group.usage_precise().0,
+            (None, None) => strays(),
+        }
+    }
+
+    pub(crate) fn limit(&self) -> Bytes {
+        let group = self.made().unwrap_or(self.tenant.group());
+        group.effective_max().min(self.limits.max)
+    }
+
+    fn tracks(&self, consumer: &MemoryConsumer) -> bool {
+        consumer.can_spill() || self.shared().options.tracks_all
+    }
+
+    /// Charges by `charge`, except for what the reserve has.
+    #[inline]
+    fn take(
+        &self,
+        group: &Group,
+        bytes: u64,
+        charge: impl Fn(&Group, Bytes) -> Result<Charge, ChargeFailed>,
+    ) -> Result<(), ChargeFailed> {
+        let charge = |bytes| charge(group, Bytes(bytes)).map(|charge| _ = charge.disown());
+        match &self.reserve {
+            None => charge(bytes),
+            Some(reserve) => reserve.grow(bytes, charge, |bytes| group.uncharge(Bytes(bytes))),
+        }
+    }
+
+    #[inline]
+    fn grant(&self, reservation: &MemoryReservation, bytes: u64) -> Result<(), Reason> {
+        if self.stop.is_stopped() {
+            return Err(Reason::Stopped(self.stopped()));
+        }
+        let consumer = reservation.consumer();
+        let group = self.group().map_err(no_group)?;
+        if !self.tracks(consumer) {
+            return self.charge(group, bytes, true);
+        }
+        let Some(slot) = self.consumers.find(consumer) else {
+            return self.charge(group, bytes, !consumer.can_spill());
+        };
+        if consumer.can_spill() {
+            let unused = || self.reserve.as_ref().map_or(0, Reserve::unused);
+            let held = reservation.size() as u64;
+            self.shared().may_have(slot, held, bytes, unused)?;
+        }
+        self.charge(group, bytes, !consumer.can_spill() || slot.bytes() == 0)?;
+        if slot.add(bytes) && consumer.can_spill() {
+            self.shared().add_active();
+        }
+        Ok(())
+    }
+
+    /// Charges; `is_urgent` if the query fails where this is refused.
+    #[inline]
+    fn charge(&self, group: &Group, bytes: u64, is_urgent: bool) -> Result<(), Reason> {
+        let Err(refusal) = self.take(group, bytes, Group::try_charge) else {
+            return Ok(());
+        };
+        match self.shared().options.on_full {
+            OnFull::Victim if is_urgent => self.take(group, bytes, Group::charge),
+            _ => Err(refusal),
+        }
+        .map_err(Reason::Room)
+    }
+
+    /// Counts and charges what cannot be refused.
+    pub(crate) fn force(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let Ok(group) = self.group() else {
+            let stray = self.tenant.group().force_charge(Bytes(bytes));
+            return self.strays.lock().push(stray);
+        };
+        if self.take(group, bytes, Group::try_charge).is_ok() {
+            return;
+        }
+        // Relaxed: a statistic.
+        self.shared().forced.fetch_add(bytes, Ordering::Relaxed);
+        let forced = self.take(group, bytes, |group, bytes| Ok(group.force_charge(bytes)));
+        debug_assert!(forced.is_ok(), "a forced charge is not refused");
+    }
+
+    /// Uncharges, except for what the reserve keeps.
+    #[inline]
+    pub(crate) fn give_back(&self, bytes: u64) {
+        match (self.made(), &self.reserve) {
+            (Some(group), None) => group.uncharge(Bytes(bytes)),
+            (Some(group), Some(reserve)) => {
+                reserve.shrink(bytes, |bytes| group.uncharge(Bytes(bytes)));
+            }
+            (None, _) => self.give_back_stray(bytes),
+        }
+        admission::note_room();
+    }
+
+    #[cold]
+    fn give_back_stray(&self, mut bytes: u64) {
+        let mut strays = self.strays.lock();
+        while bytes > 0 {
+            let last = strays
+                .last_mut()
+                .expect("no more is returned than was taken");
+            let part = last.bytes().0.min(bytes);
+            last.shrink(Bytes(part));
+            bytes -= part;
+            if last.bytes() == Bytes::ZERO {
+                strays.pop();
+            }
+        }
+    }
+}
+
+fn no_group(error: &ChildError) -> Reason {
+    Reason::NoGroup(error.to_string())
+}
+
+impl MemoryPool for HighwaterPool {
+    fn name(&self) -> &str {
+        "highwater"
+    }
+
+    fn register(&self, consumer: &MemoryConsumer) {
+        if self.tracks(consumer) {
+            self.consumers.register(consumer);
+        }
+    }
+
+    fn unregister(&self, consumer: &MemoryConsumer) {
+        if self.tracks(consumer) {
+            self.consumers.unregister(consumer);
+        }
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, additional: usize) {
+        let bytes = additional as u64;
+        if bytes == 0 {
+            return;
+        }
+        self.force(bytes);
+        let consumer = reservation.consumer();
+        if let Some(slot) = self.consumers.find(consumer)
+            && slot.add(bytes)
+            && consumer.can_spill()
+        {
+            self.shared().add_active();
+        }
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
+        let bytes = shrink as u64;
+        if bytes == 0 {
+            return;
+        }
+        let consumer = reservation.consumer();
+        if self.tracks(consumer)
+            && let Some(slot) = self.consumers.find(consumer)
+            && slot.sub(bytes)
+            && consumer.can_spill()
+        {
+            self.shared().sub_active();
+        }
+        self.give_back(bytes);
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        if additional == 0 {
+            return Ok(());
+        }
+        self.grant(reservation, additional as u64)
+            .map_err(|reason| self.refused(reservation, additional, &reason))
+    }
+
+    fn reserved(&self) -> usize {
+        usize::try_from(self.used()).unwrap_or(usize::MAX)
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        MemoryLimit::Finite(usize::try_from(self.limit().0).unwrap_or(usize::MAX))
+    }
+}
+
+impl Drop for HighwaterPool {
+    fn drop(&mut self) {
+        if let Some(group) = self.made() {
+            if let Some(reserve) = &self.reserve {
+                debug_assert_eq!(reserve.used(), 0, "reservations end before their pool");
+                group.uncharge(Bytes(reserve.bytes()));
+            }
+            // It has no children, is not the root, and is removed here only.
+            let removed = group.remove();
+            debug_assert!(removed.is_ok(), "{removed:?}");
+        }
+        self.shared().end_query();
+        admission::note_end();
+    }
+}
+
+impl fmt::Display for HighwaterPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (used, limit) = (size(Bytes(self.used())), size(self.limit()));
+        write!(
+            f,
+            "highwater({}, used: {used}, limit: {limit})",
+            self.path()
+        )
+    }
+}
+
+impl fmt::Debug for HighwaterPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HighwaterPool")
+            .field("path", &self.path())
+            .field("used", &self.used())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns a runtime environment that differs from `base` in its pool alone: caches, object stores
+/// and the disk manager are shared.
+///
+/// # Errors
+///
+/// As [`RuntimeEnvBuilder::build`].
+pub fn runtime_for(base: &RuntimeEnv, pool: Arc<HighwaterPool>) -> Result<Arc<RuntimeEnv>> {
+    RuntimeEnvBuilder::from_runtime_env(base)
+        .with_memory_pool(pool)
+        .build_arc()
+}

@@ -1,0 +1,187 @@
+//! Refusals: DataFusion's text, and the reason.
+//!
+//! Operators spill when they see `ResourcesExhausted`, and users know the text; so both are
+//! upstream's, letter for letter, up to the reason that follows.
+
+use std::fmt;
+
+use datafusion_common::DataFusionError;
+use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation, human_readable_size};
+use highwater::group::ChargeError;
+use highwater::{Bytes, ChargeFailed};
+
+use crate::pool::HighwaterPool;
+use crate::tenant::Shared;
+
+/// Consumers that a text names.
+const NAMED: usize = 3;
+
+/// The query was stopped so that others have memory ([`HighwaterPool::stop`]). The source of the
+/// [`DataFusionError::External`] by which [`Tenant::execute`](crate::Tenant::execute) ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// Path of the query's group.
+    pub query: String,
+    /// What it used when it was stopped.
+    pub usage: Bytes,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { query, usage } = self;
+        let usage = size(*usage);
+        write!(
+            f,
+            "query {query} was stopped so that others have memory: it used {usage}"
+        )
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Why a pool refused.
+#[derive(Debug)]
+pub(crate) enum Reason {
+    /// The group or an ancestor has no room, or others wait there.
+    Room(ChargeFailed),
+    /// More than a fair share.
+    Share { share: Bytes, active: u64 },
+    /// The query was stopped.
+    Stopped(Stopped),
+    /// The query's group could not be made.
+    NoGroup(String),
+}
+
+/// Returns what is left below a maximum.
+pub(crate) const fn left(max: Bytes, usage: Bytes) -> Bytes {
+    Bytes(max.0.saturating_sub(usage.0))
+}
+
+pub(crate) fn size(bytes: Bytes) -> String {
+    human_readable_size(usize::try_from(bytes.0).unwrap_or(usize::MAX))
+}
+
+impl Reason {
+    /// Returns the bytes that are left where this pool was refused.
+    fn available(&self, tenant: &Shared) -> Bytes {
+        match self {
+            Self::Room(failed) => match &failed.refusal {
+                ChargeError::OverMax { max, usage, .. } => left(*max, *usage),
+                _ => Bytes::ZERO,
+            },
+            Self::Share { .. } => {
+                let max = tenant.group.effective_max();
+                left(max, tenant.group.usage_precise())
+            }
+            Self::Stopped(_) | Self::NoGroup(_) => Bytes::ZERO,
+        }
+    }
+
+    fn counts_in(&self, tenant: &Shared) {
+        let counts = &tenant.refused;
+        let count = match self {
+            Self::Share { .. } => &counts.share,
+            Self::Room(failed) if matches!(failed.refusal, ChargeError::Behind { .. }) => {
+                &counts.behind
+            }
+            _ => &counts.full,
+        };
+        // Relaxed: a statistic.
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn write(&self, tenant: &Shared, f: &mut impl fmt::Write) -> fmt::Result {
+        match self {
+            Self::Room(failed) => write_full(&failed.refusal, tenant, f),
+            Self::Share { share, active } => {
+                let (share, path) = (size(*share), tenant.group.path());
+                let (consumers, verb) = match active {
+                    1 => ("consumer", "is"),
+                    _ => ("consumers", "are"),
+                };
+                write!(
+                    f,
+                    "its fair share of {path} is {share} while {active} {consumers} that can \
+                     spill {verb} active (Options::fairness)"
+                )
+            }
+            Self::Stopped(stopped) => write!(f, "{stopped}"),
+            Self::NoGroup(error) => write!(f, "its group cannot be made: {error}"),
+        }
+    }
+}
+
+fn write_full(refusal: &ChargeError, tenant: &Shared, f: &mut impl fmt::Write) -> fmt::Result {
+    match refusal {
+        ChargeError::OverMax {
+            group, max, usage, ..
+        } if usage > max => {
+            let debt = size(*usage - *max);
+            write!(
+                f,
+                "{group} is {debt} in debt: memory that operators took without asking is paid \
+                 back first"
+            )
+        }
+        ChargeError::OverMax {
+            group, max, usage, ..
+        } => {
+            let (usage, max, queries) = (size(*usage), size(*max), tenant.nr_queries());
+            let queries = match queries {
+                1 => "1 query".into(),
+                _ => format!("{queries} queries"),
+            };
+            write!(
+                f,
+                "group {group} is full: {usage} of {max} used, {queries} of {}; raise its \
+                 maximum (Group::set_max) or run fewer queries",
+                tenant.group.path()
+            )
+        }
+        ChargeError::Behind {
+            group, nr_waiting, ..
+        } => write!(f, "charges wait in line at {group}: {nr_waiting}"),
+        other => write!(f, "{other}"),
+    }
+}
+
+impl HighwaterPool {
+    /// Returns the error of a refused call.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refused(
+        &self,
+        reservation: &MemoryReservation,
+        additional: usize,
+        reason: &Reason,
+    ) -> DataFusionError {
+        let tenant = self.shared();
+        reason.counts_in(tenant);
+        let mut text = format!(
+            "Failed to allocate additional {} for {} with {} already allocated for this \
+             reservation - {} remain available for the total memory pool: {self}; ",
+            human_readable_size(additional),
+            reservation.consumer().name(),
+            human_readable_size(reservation.size()),
+            size(reason.available(tenant)),
+        );
+        let written = reason.write(tenant, &mut text);
+        debug_assert!(written.is_ok(), "a string takes any text");
+        let uses = self.consumers();
+        let largest: Vec<_> = uses
+            .iter()
+            .filter(|it| it.bytes > Bytes::ZERO)
+            .take(NAMED)
+            .collect();
+        if !largest.is_empty() {
+            text.push_str("; largest consumers of the query: ");
+            let names = largest
+                .iter()
+                .map(|it| format!("{} {}", it.name, size(it.bytes)));
+            text.push_str(&names.collect::<Vec<_>>().join(", "));
+        }
+        debug_assert!(text.contains(self.name()), "it names the pool");
+        DataFusionError::ResourcesExhausted(text)
+    }
+}

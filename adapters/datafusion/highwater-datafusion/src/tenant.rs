@@ -1,0 +1,253 @@
+//! A tenant: a group, and what its queries share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use highwater::group::Limits;
+use highwater::{Bytes, Group};
+
+use crate::admission::Admission;
+use crate::fairness::Fairness;
+use crate::pool::HighwaterPool;
+
+/// Rules that the queries of a tenant share.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Part of the tenant's maximum that consumers which can spill leave to those that cannot: 0 to
+    /// 1. Default 0.2, as Apache Sedona's.
+    pub unspillable_reserve: f64,
+    /// How consumers that can spill share the rest.
+    pub fairness: Fairness,
+    /// A reservation that holds no more is never refused for fairness. By default a 64th of what
+    /// consumers that can spill may use, and at least 1 MiB.
+    pub floor: Option<Bytes>,
+    /// What a call does that finds no room.
+    pub on_full: OnFull,
+    /// Whether uses are counted also for consumers that cannot spill, so that texts and
+    /// [`HighwaterPool::consumers`] name them. Costs an atomic addition a call, and a lock for each
+    /// consumer.
+    pub tracks_all: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            unspillable_reserve: 0.2,
+            fairness: Fairness::default(),
+            floor: None,
+            on_full: OnFull::default(),
+            tracks_all: false,
+        }
+    }
+}
+
+/// What [`try_grow`] does when there is no room.
+///
+/// [`try_grow`]: datafusion_execution::memory_pool::MemoryPool::try_grow
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnFull {
+    /// Refuses.
+    #[default]
+    Refuse,
+    /// For a consumer that cannot spill or holds nothing: asks groups to spill, and tells a victim,
+    /// as [`Group::charge`] does, which may take some milliseconds of the calling thread. The
+    /// handler of [`Manager::on_exhausted`](highwater::Manager::on_exhausted) stops the victim:
+    /// [`HighwaterPool::stop_victim`].
+    Victim,
+}
+
+/// A tenant of an engine: all its queries together stay within its group's maximum. Cheap to clone.
+///
+/// # Examples
+///
+/// See the [crate](crate).
+#[derive(Clone)]
+pub struct Tenant {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) group: Group,
+    pub(crate) options: Options,
+    pub(crate) admission: Admission,
+    pub(crate) refused: Refused,
+    /// Consumers that can spill and hold memory.
+    /// Written by: calls that take the first byte or return the last. Read by: fairness.
+    /// Publishes: nothing. The same for the counts below.
+    active: AtomicU64,
+    queries: AtomicU64,
+    nr_queries: AtomicU64,
+    pub(crate) forced: AtomicU64,
+}
+
+/// Refusals by reason.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    pub(crate) full: AtomicU64,
+    pub(crate) share: AtomicU64,
+    pub(crate) behind: AtomicU64,
+}
+
+/// What happened to a tenant's queries, for an operator or an autoscaler; the stalls are in
+/// [`Group::pressure`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TenantCounts {
+    /// Queries that have begun, and that exist now.
+    pub queries: u64,
+    /// See `queries`.
+    pub running: u64,
+    /// Calls refused for lack of room, for fairness, and because others waited.
+    pub refused_full: u64,
+    /// See `refused_full`.
+    pub refused_share: u64,
+    /// See `refused_full`.
+    pub refused_behind: u64,
+    /// Bytes charged above a maximum by calls that cannot be refused.
+    pub forced: Bytes,
+    /// Queries that waited for admission, those that wait now, and the time that all waited.
+    pub waited: u64,
+    /// See `waited`.
+    pub waiting: u64,
+    /// See `waited`.
+    pub wait_time: Duration,
+}
+
+impl Tenant {
+    /// Makes a tenant of a group. The group should have a maximum; its ancestors may have lower
+    /// ones.
+    #[must_use]
+    pub fn new(group: Group, options: Options) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                group,
+                options,
+                admission: Admission::default(),
+                refused: Refused::default(),
+                active: AtomicU64::new(0),
+                queries: AtomicU64::new(0),
+                nr_queries: AtomicU64::new(0),
+                forced: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// Begins the pool of a query.
+    #[must_use]
+    pub fn query(&self) -> QueryBuilder<'_> {
+        QueryBuilder {
+            tenant: self,
+            name: "query".into(),
+            limits: Limits::default(),
+        }
+    }
+
+    /// Returns the group.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.shared.group
+    }
+
+    /// Returns the queue of queries that wait for memory.
+    #[must_use]
+    pub fn admission(&self) -> &Admission {
+        &self.shared.admission
+    }
+
+    /// Returns what happened to the tenant's queries until now.
+    #[must_use]
+    pub fn counts(&self) -> TenantCounts {
+        // Relaxed: statistics.
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let shared = &*self.shared;
+        let waits = shared.admission.counts();
+        TenantCounts {
+            queries: read(&shared.queries),
+            running: read(&shared.nr_queries),
+            refused_full: read(&shared.refused.full),
+            refused_share: read(&shared.refused.share),
+            refused_behind: read(&shared.refused.behind),
+            forced: Bytes(read(&shared.forced)),
+            waited: waits.waited,
+            waiting: waits.waiting,
+            wait_time: waits.time,
+        }
+    }
+}
+
+// Relaxed throughout: numbers by themselves.
+impl Shared {
+    /// Counts a query that begins; returns its number.
+    pub(crate) fn begin_query(&self) -> u64 {
+        self.nr_queries.fetch_add(1, Ordering::Relaxed);
+        self.queries.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end_query(&self) {
+        self.nr_queries.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn nr_queries(&self) -> u64 {
+        self.nr_queries.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn nr_active(&self) -> u64 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_active(&self) {
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub_active(&self) {
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenant")
+            .field("group", &self.shared.group)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The pool of one query, to be [built](Self::build).
+#[derive(Debug)]
+#[must_use = "it is not built yet"]
+pub struct QueryBuilder<'t> {
+    pub(crate) tenant: &'t Tenant,
+    pub(crate) name: String,
+    pub(crate) limits: Limits,
+}
+
+impl QueryBuilder<'_> {
+    /// Names the query in errors and statistics: its group is called so, and has a number behind
+    /// that, because two queries may have one name. A name that no group can have counts as
+    /// `query`.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Limits the query within its tenant.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Builds the pool. The query's group is made at its first charge, because engines also build
+    /// runtimes that run nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the limits contradict each other.
+    pub fn build(self) -> Result<Arc<HighwaterPool>, highwater::group::ChildError> {
+        Ok(Arc::new(HighwaterPool::of_query(self)))
+    }
+}

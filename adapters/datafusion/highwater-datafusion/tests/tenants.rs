@@ -1,0 +1,456 @@
+//! Promise: tenants stay within their maxima whatever their queries do, nothing waits inside a
+//! call, and a query that was refused passes when it can have its reserve.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use datafusion_common::{DataFusionError, Result};
+use datafusion_execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use futures::executor::block_on;
+use highwater::group::Limits;
+use highwater::{Bytes, Manager};
+use highwater_datafusion::{Fairness, HighwaterPool, OnFull, Options, Retry, Stopped, Tenant};
+
+fn manager(capacity: Bytes) -> Manager {
+    let built = Manager::builder()
+        .capacity(capacity)
+        .frames(Bytes::ZERO)
+        .build();
+    built.expect("a manager without frames")
+}
+
+fn tenant(hw: &Manager, name: &str, max: Bytes, options: Options) -> Tenant {
+    let group = hw.root().child(name, Limits::max(max));
+    Tenant::new(group.expect("the name is free"), options)
+}
+
+fn query(tenant: &Tenant) -> Arc<dyn MemoryPool> {
+    tenant.query().build().expect("no limits of its own")
+}
+
+fn spilling(name: &str, pool: &Arc<dyn MemoryPool>) -> MemoryReservation {
+    MemoryConsumer::new(name)
+        .with_can_spill(true)
+        .register(pool)
+}
+
+fn holding(name: &str, pool: &Arc<dyn MemoryPool>) -> MemoryReservation {
+    MemoryConsumer::new(name).register(pool)
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn one_tenant_cannot_starve_another() {
+    let hw = manager(Bytes::mib(16));
+    let [a, b] = ["a", "b"].map(|name| tenant(&hw, name, Bytes::mib(8), Options::default()));
+    let greedy = query(&a);
+    let hoard = holding("hoard", &greedy);
+    while hoard.try_grow(MIB).is_ok() {}
+    assert_eq!(hoard.size(), 8 * MIB);
+    let modest = query(&b);
+    holding("join", &modest)
+        .try_grow(8 * MIB)
+        .expect("the other tenant's part");
+    assert_eq!((a.counts().refused_full, b.counts().refused_full), (1, 0));
+}
+
+#[test]
+fn limits_change_while_queries_run_and_force_is_paid_back() {
+    let hw = manager(Bytes::mib(64));
+    let tenant = tenant(&hw, "a", Bytes::mib(8), Options::default());
+    let pool = query(&tenant);
+    let join = holding("join", &pool);
+    join.try_grow(6 * MIB).expect("there is room");
+    assert!(
+        tenant.group().set_max(Bytes::mib(4)).is_err(),
+        "more is used"
+    );
+    assert!(join.try_grow(1).is_err());
+    join.grow(2 * MIB);
+    assert_eq!(tenant.counts().forced, Bytes::mib(2));
+    assert_eq!(tenant.group().debt(), Bytes::mib(4));
+    let text = join.try_grow(1).expect_err("in debt").to_string();
+    assert!(text.contains("/a is 4.0 MB in debt"), "{text}");
+    join.shrink(5 * MIB);
+    join.try_grow(MIB).expect("paid back");
+    tenant.group().set_max(Bytes::mib(16)).expect("raised");
+    join.try_grow(8 * MIB).expect("the new maximum");
+}
+
+#[test]
+fn no_call_waits() {
+    // A full tenant refuses at once, also on a thread that is all of a runtime.
+    let hw = manager(Bytes::mib(4));
+    let options = Options::default();
+    let tenant = tenant(&hw, "a", Bytes::mib(4), options);
+    let pool = query(&tenant);
+    let join = holding("join", &pool);
+    join.try_grow(4 * MIB).expect("there is room");
+    let mut waits = Vec::new();
+    for _ in 0..100 {
+        let since = Instant::now();
+        assert!(join.try_grow(1).is_err());
+        waits.push(since.elapsed());
+    }
+    waits.sort();
+    // A wait in the queue of a group would have no end.
+    assert!(waits[50] < Duration::from_millis(100), "{:?}", waits[50]);
+}
+
+#[test]
+fn spilling_consumers_share_what_those_leave_that_cannot_spill() {
+    let hw = manager(Bytes::mib(100));
+    let tenant = tenant(&hw, "a", Bytes::mib(100), Options::default());
+    let pool = query(&tenant);
+    let [first, second, idle] = ["first", "second", "idle"].map(|name| spilling(name, &pool));
+    first
+        .try_grow(38 * MIB)
+        .expect("less than half of what may be used");
+    second.try_grow(30 * MIB).expect("less than its half");
+    let text = first
+        .try_grow(4 * MIB)
+        .expect_err("more than its half")
+        .to_string();
+    assert!(
+        text.contains("its fair share of /a is 40.0 MB while 2 consumers"),
+        "{text}"
+    );
+    second.try_grow(10 * MIB).expect("its half");
+    // A fifth is left to those that cannot spill.
+    let join = holding("join", &pool);
+    join.try_grow(20 * MIB).expect("the reserve");
+    assert_eq!(tenant.counts().refused_share, 1);
+    // One that holds little is refused for lack of room only.
+    join.shrink(8 * MIB);
+    idle.try_grow(8 * MIB).expect("it holds nothing");
+    // What a consumer holds counts over all its reservations.
+    let part = second.split(20 * MIB);
+    assert!(
+        part.try_grow(4 * MIB).is_err(),
+        "20 MiB here and 20 MiB there"
+    );
+    drop((first, second, part, idle));
+    // One that is left has all that may be used.
+    let last = spilling("last", &pool);
+    last.try_grow(60 * MIB).expect("alone");
+    last.try_grow(7 * MIB).expect("alone");
+    assert!(
+        last.try_grow(2 * MIB).is_err(),
+        "the part of those that cannot spill"
+    );
+}
+
+#[test]
+fn without_fairness_the_first_takes_all() {
+    let hw = manager(Bytes::mib(100));
+    let mut options = Options::default();
+    options.fairness = Fairness::None;
+    let tenant = tenant(&hw, "a", Bytes::mib(100), options);
+    let pool = query(&tenant);
+    let first = spilling("first", &pool);
+    first.try_grow(50 * MIB).expect("room");
+    first.try_grow(50 * MIB).expect("room");
+}
+
+#[test]
+fn what_a_query_was_admitted_with_is_its_own() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let admitted = block_on(tenant.admit(Bytes::mib(10))).expect("there is room");
+    let pool: Arc<dyn MemoryPool> = admitted;
+    assert_eq!(pool.reserved(), 0);
+    let other = query(&tenant);
+    let hoard = holding("hoard", &other);
+    assert!(hoard.try_grow(7 * MIB).is_err());
+    hoard.try_grow(6 * MIB).expect("what is left");
+    let join = holding("join", &pool);
+    join.try_grow(10 * MIB).expect("its own");
+    assert!(join.try_grow(1).is_err());
+    join.shrink(10 * MIB);
+    assert!(hoard.try_grow(1).is_err(), "what it returns stays its own");
+    assert_eq!(tenant.group().usage_precise(), Bytes::mib(16));
+    drop((join, pool));
+    hoard.try_grow(10 * MIB).expect("its end");
+    drop((hoard, other));
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+    assert!(tenant.group().children().is_empty());
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Bell(AtomicU32);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn admission_is_in_order_and_dropping_gives_up_the_place() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let running = block_on(tenant.admit(Bytes::mib(12))).expect("there is room");
+    let bells: [Arc<Bell>; 3] = Default::default();
+    let wakers = bells.each_ref().map(|bell| Waker::from(Arc::clone(bell)));
+    let mut large = Box::pin(tenant.admit(Bytes::mib(8)));
+    let mut small = Box::pin(tenant.admit(Bytes::mib(1)));
+    let mut optimistic = Box::pin(tenant.admit(Bytes::ZERO));
+    let poll = |future: &mut std::pin::Pin<Box<_>>, nth: usize| {
+        fn polled<F: Future>(
+            future: &mut std::pin::Pin<Box<F>>,
+            context: &mut Context<'_>,
+        ) -> Poll<F::Output> {
+            future.as_mut().poll(context)
+        }
+        polled(future, &mut Context::from_waker(&wakers[nth]))
+    };
+    assert!(poll(&mut large, 0).is_pending(), "there is no room");
+    let mut contexts = [1, 2].map(|nth| Context::from_waker(&wakers[nth]));
+    assert!(
+        small.as_mut().poll(&mut contexts[0]).is_pending(),
+        "there is room, but not its turn"
+    );
+    assert!(
+        optimistic.as_mut().poll(&mut contexts[1]).is_pending(),
+        "not its turn"
+    );
+    assert_eq!(tenant.counts().waiting, 3);
+    // Memory of queries that run is not withheld from them.
+    let pool = query(&tenant);
+    holding("join", &pool)
+        .try_grow(3 * MIB)
+        .expect("queries that run go first");
+    drop(large);
+    assert_eq!(bells[1].0.load(Ordering::Relaxed), 1, "the next is woken");
+    let Poll::Ready(Ok(second)) = small.as_mut().poll(&mut contexts[0]) else {
+        panic!("it is the first, and there is room");
+    };
+    assert_eq!(bells[2].0.load(Ordering::Relaxed), 1);
+    assert!(optimistic.as_mut().poll(&mut contexts[1]).is_ready());
+    drop((running, second));
+    let refused = block_on(tenant.admit(Bytes::mib(17))).expect_err("never");
+    assert!(refused.to_string().contains("never admitted"), "{refused}");
+    assert_eq!((tenant.counts().waiting, tenant.counts().waited), (0, 3));
+}
+
+#[test]
+fn room_in_an_ancestor_wakes_the_queues_of_other_tenants() {
+    let hw = manager(Bytes::mib(16));
+    let [a, b] = ["a", "b"].map(|name| tenant(&hw, name, Bytes::mib(12), Options::default()));
+    let running = query(&a);
+    let join = holding("join", &running);
+    join.try_grow(10 * MIB).expect("there is room");
+    let admitted = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let pool = block_on(b.admit(Bytes::mib(10))).expect("room at last");
+            admitted.store(true, Ordering::Relaxed);
+            drop(pool);
+        });
+        while b.counts().waiting == 0 {
+            thread::yield_now();
+        }
+        assert!(!admitted.load(Ordering::Relaxed));
+        drop((join, running));
+        waits.join().expect("it was admitted");
+    });
+}
+
+/// Asks for memory as a query that needs all of it before its first row.
+async fn needs(pool: Arc<HighwaterPool>, bytes: usize) -> Result<usize> {
+    let pool: Arc<dyn MemoryPool> = pool;
+    let join = holding("join", &pool);
+    for _ in 0..bytes / MIB {
+        join.try_grow(MIB)?;
+        Yield(false).await;
+    }
+    Ok(join.size())
+}
+
+/// Lets other tasks run once.
+struct Yield(bool);
+
+impl Future for Yield {
+    type Output = ();
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+#[test]
+fn a_refused_query_passes_when_it_runs_alone() {
+    // Eight queries, each of which needs three quarters of the tenant's maximum.
+    for nr_tenants in [1, 2] {
+        let hw = manager(Bytes::mib(16));
+        let tenants: Vec<_> = (0..nr_tenants)
+            .map(|nth| tenant(&hw, &format!("t{nth}"), Bytes::mib(16), Options::default()))
+            .collect();
+        let queries = (0..8).map(|nth| {
+            let tenant: &Tenant = &tenants[nth % nr_tenants];
+            tenant.run(Retry::default(), |pool| needs(pool, 12 * MIB))
+        });
+        for outcome in block_on(futures::future::join_all(queries)) {
+            assert_eq!(outcome.expect("it passes alone"), 12 * MIB);
+        }
+        assert!(
+            tenants[0].counts().waited > 0,
+            "they were in each other's way"
+        );
+        assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+    }
+}
+
+#[test]
+fn what_is_not_for_lack_of_memory_is_not_run_again() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let mut runs = 0;
+    let outcome = block_on(tenant.run(Retry::default(), |_| {
+        runs += 1;
+        async { Err::<(), _>(DataFusionError::Plan("no such table".into())) }
+    }));
+    assert!(matches!(outcome, Err(DataFusionError::Plan(_))));
+    assert_eq!(runs, 1);
+    let mut runs = 0;
+    let retry = Retry::never();
+    let outcome = block_on(tenant.run(retry, |pool| {
+        runs += 1;
+        needs(pool, 17 * MIB)
+    }));
+    assert!(matches!(
+        outcome,
+        Err(DataFusionError::ResourcesExhausted(_))
+    ));
+    assert_eq!(runs, 1);
+}
+
+#[test]
+fn a_victim_is_told_and_gives_way() {
+    let hw = manager(Bytes::mib(16));
+    hw.on_exhausted(|victim| assert!(HighwaterPool::stop_victim(victim)));
+    let mut options = Options::default();
+    options.on_full = OnFull::Victim;
+    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
+    let stopped = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let hoards = scope.spawn(|| {
+            let outcome = block_on(tenant.run(Retry::default(), |pool| async {
+                let pool: Arc<dyn MemoryPool> = pool;
+                let hoard = holding("hoard", &pool);
+                hoard.try_grow(12 * MIB)?;
+                std::future::pending::<Result<()>>().await
+            }));
+            stopped.store(true, Ordering::Relaxed);
+            outcome
+        });
+        while tenant.group().usage_precise() < Bytes::mib(12) {
+            thread::yield_now();
+        }
+        let pool = query(&tenant);
+        let join = holding("join", &pool);
+        join.try_grow(8 * MIB).expect("the victim gave way");
+        let Err(DataFusionError::External(error)) = hoards.join().expect("no panic") else {
+            panic!("the victim ends with the reason");
+        };
+        let stopped = error.downcast_ref::<Stopped>().expect("it was stopped");
+        assert!(stopped.query.starts_with("/a/query-"), "{stopped}");
+    });
+    assert!(stopped.load(Ordering::Relaxed));
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+#[test]
+fn queries_of_a_tenant_that_was_removed_are_refused_and_lose_nothing() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let pool = query(&tenant);
+    tenant
+        .group()
+        .remove()
+        .expect("it has no query with memory");
+    let join = holding("join", &pool);
+    let text = join.try_grow(MIB).expect_err("removed").to_string();
+    assert!(text.contains("its group cannot be made"), "{text}");
+    join.grow(3 * MIB);
+    join.grow(MIB);
+    assert_eq!(
+        (pool.reserved(), hw.root().usage_precise()),
+        (4 * MIB, Bytes::mib(4))
+    );
+    join.shrink(2 * MIB);
+    assert_eq!(hw.root().usage_precise(), Bytes::mib(2));
+    drop((join, pool));
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+#[test]
+fn many_threads_never_pass_the_maximum_and_lose_nothing() {
+    const ROUNDS: u32 = 3_000;
+    let hw = manager(Bytes::mib(64));
+    let max = Bytes(40 * MIB as u64 + 123);
+    let tenant = tenant(&hw, "a", max, Options::default());
+    let mut pools: Vec<_> = (0..2).map(|_| query(&tenant)).collect();
+    pools.push(block_on(tenant.admit(Bytes::mib(5))).expect("there is room"));
+    let shared: Vec<_> = pools.iter().map(|pool| spilling("shared", pool)).collect();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|seed| {
+                let (pools, shared) = (&pools, &shared);
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(seed);
+                    let mut held: Vec<MemoryReservation> = Vec::new();
+                    for _ in 0..ROUNDS {
+                        let nth = random.usize(..pools.len());
+                        match random.u32(..6) {
+                            0 => held.push(holding("own", &pools[nth])),
+                            1 => held.push(shared[nth].new_empty()),
+                            2 if !held.is_empty() => {
+                                drop(held.swap_remove(random.usize(..held.len())));
+                            }
+                            3 if !held.is_empty() => {
+                                let one = &held[random.usize(..held.len())];
+                                one.shrink(random.usize(..=one.size()));
+                            }
+                            _ if !held.is_empty() => {
+                                let one = &held[random.usize(..held.len())];
+                                _ = one.try_grow(random.usize(..2 * MIB));
+                            }
+                            _ => {}
+                        }
+                        held.truncate(24);
+                    }
+                })
+            })
+            .collect();
+        let watches = scope.spawn(|| {
+            let mut looks = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                let usage = tenant.group().usage_precise();
+                assert!(usage <= max, "{usage} of {max}");
+                looks += 1;
+            }
+            looks
+        });
+        workers
+            .into_iter()
+            .for_each(|it| it.join().expect("no panic"));
+        is_over.store(true, Ordering::Relaxed);
+        assert!(watches.join().expect("never above the maximum") > 0);
+    });
+    drop(shared);
+    assert!(pools.iter().all(|pool| pool.reserved() == 0));
+    drop(pools);
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+    assert!(tenant.group().children().is_empty(), "no group is left");
+}
