@@ -264,8 +264,7 @@ impl Manager {
     /// hw.balance(); // does nothing while more frames than the low watermark are free
     /// # Ok::<(), highwater::BuildError>(())
     /// ```
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn balance(&self) {
+    pub fn balance(&self) {
         let core = self.core();
         core.stats.pageoutrun.add(1);
         core.alarms.ring(core.now());

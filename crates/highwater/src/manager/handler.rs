@@ -13,7 +13,8 @@ pub(super) struct InHandler;
 impl InHandler {
     /// Returns `None` if a handler already runs on this thread.
     pub(super) fn enter() -> Option<Self> {
-        (!IN_HANDLER.replace(true)).then_some(Self)
+        // Made only then: dropping it ends the mark of the handler that runs.
+        (!IN_HANDLER.replace(true)).then(|| Self)
     }
 
     /// Returns whether a handler runs on this thread.

@@ -37,17 +37,8 @@ impl ReadaheadMax {
 
 impl Manager {
     /// Sets the maximum readahead window: see [`Builder::readahead`](super::Builder::readahead).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Pages;
-    /// # use highwater::Manager;
-    /// # let hw = Manager::builder().build()?;
-    /// hw.set_readahead(Pages(8)); // shorter windows, from the next miss on
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn set_readahead(&self, max: Pages) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn set_readahead(&self, max: Pages) {
         // Relaxed: as in `ReadaheadMax::get`.
         self.core().readahead.pages.store(max.0, Ordering::Relaxed);
     }

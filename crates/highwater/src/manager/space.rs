@@ -30,7 +30,7 @@ use crate::units::{Estimate, Pages};
 /// memory.write(1)?[0] = 1;
 /// assert!(space.rss().contains(Pages(2)));
 /// memory.unmap(0..4)?;
-/// assert_eq!((space.rss_precise(), space.peak_rss().low), (Pages(0), Pages(2)));
+/// assert!(space.rss().contains(Pages(0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

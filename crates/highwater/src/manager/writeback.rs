@@ -365,8 +365,7 @@ impl Manager {
     /// hw.set_dirty_tunables(DirtyTunables::default().with("dirty_ratio", 40)?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn set_dirty_tunables(&self, tunables: DirtyTunables) {
+    pub fn set_dirty_tunables(&self, tunables: DirtyTunables) {
         self.core().set_dirty_tunables(tunables);
     }
 

@@ -12,7 +12,7 @@ use super::Standing;
 /// use highwater::units::Bytes;
 /// use highwater::victim::Policy;
 ///
-/// let cheap = Policy::default().indifferent_within_share(10); // stops at 1 %
+/// let cheap = Policy::default().indifferent_within(Bytes::mib(8)); // stops there
 /// let proven = Policy::default().reads_max(usize::MAX); // as many exact reads as it takes
 /// let large_only = Policy::default().floor(Bytes::mib(1));
 /// # let _ = (cheap, proven, large_only);
@@ -65,7 +65,8 @@ impl Policy {
 
     /// Stops once no candidate can be worse than the best by more than this many thousandths of the
     /// best. If a width is set too, the larger of the two applies.
-    pub const fn indifferent_within_share(mut self, thousandths: u32) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn indifferent_within_share(mut self, thousandths: u32) -> Self {
         self.share = thousandths;
         self
     }
