@@ -94,7 +94,15 @@ fn main() -> ExitCode {
 /// is no bug.
 fn report_panics_briefly(refused_memory: RefusedMemory) {
     panic::set_hook(Box::new(move |panic| {
-        let message = panic.payload_as_str().unwrap_or("no message");
+        let payload = panic.payload();
+        let message = match (
+            payload.downcast_ref::<&str>(),
+            payload.downcast_ref::<String>(),
+        ) {
+            (Some(text), _) => text,
+            (_, Some(text)) => text.as_str(),
+            _ => "no message",
+        };
         if let Some(refused) = limits::of_panic(message) {
             complain(format_args!("{refused}"));
             return;

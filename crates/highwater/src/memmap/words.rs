@@ -3,6 +3,12 @@
 //!
 //! The per-frame metadata of a pool consists of these, so that it grows with use.
 
+#[cfg(not(loom))]
+use std::{
+    alloc::{self, Layout},
+    ptr::NonNull,
+};
+
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// A word, or a few side by side, zero by default.
@@ -28,15 +34,28 @@ unsafe impl<A: Zeroable, B: Zeroable> Zeroable for (A, B) {}
 unsafe impl<A: Zeroable, B: Zeroable, C: Zeroable> Zeroable for (A, B, C) {}
 
 /// Returns `count` words, all zero; the system commits them as they are written, if they are many.
+///
+/// # Panics
+///
+/// If they do not fit into an address space.
 #[cfg(not(loom))]
 #[must_use]
 pub fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {
-    let words = Box::new_zeroed_slice(count);
-    // SAFETY: zeroed bytes are a word.
-    unsafe { words.assume_init() }
+    let layout = Layout::array::<T>(count).expect("fewer bytes than an address space");
+    if layout.size() == 0 {
+        return Box::default();
+    }
+    // SAFETY: the size is not zero.
+    let first = unsafe { alloc::alloc_zeroed(layout) };
+    let Some(first) = NonNull::new(first.cast::<T>()) else {
+        alloc::handle_alloc_error(layout)
+    };
+    let words = NonNull::slice_from_raw_parts(first, count);
+    // SAFETY: the allocator of boxes returned it for this layout, and zeroed bytes are words.
+    unsafe { Box::from_raw(words.as_ptr()) }
 }
 
-/// So many words, all zero.
+/// Returns `count` words, all zero.
 #[cfg(loom)]
 #[must_use]
 pub fn zeroed<T: Zeroable>(count: usize) -> Box<[T]> {

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use super::Tally;
 use super::header::{Header, PLACES_MAX};
+use crate::memmap::zeroed;
 use crate::percpu::Area;
 use crate::percpu::sequences::On;
 use crate::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -257,7 +258,7 @@ impl Ring {
             capacity.is_power_of_two() && capacity <= PLACES_MAX,
             "a ring of {capacity} places, which is no power of two up to {PLACES_MAX}"
         );
-        let places = Box::into_raw(zeroed(capacity as usize));
+        let places = Box::into_raw(zeroed::<Place>(capacity as usize));
         Self {
             first: NonNull::new(places.cast()).expect("a box is somewhere"),
             mask: capacity - 1,
@@ -279,17 +280,4 @@ impl Drop for Ring {
         // SAFETY: `new` made it from a box of this many places, and no reference to it is left.
         drop(unsafe { Box::from_raw(places.as_ptr()) });
     }
-}
-
-/// Returns zeroes that the system commits as they are written, where there are enough of them.
-#[cfg(not(loom))]
-fn zeroed(count: usize) -> Box<[Place]> {
-    let places = Box::new_zeroed_slice(count);
-    // SAFETY: an atomic number may be any bits, zeroes too.
-    unsafe { places.assume_init() }
-}
-
-#[cfg(loom)]
-fn zeroed(count: usize) -> Box<[Place]> {
-    (0..count).map(|_| Place::new(0)).collect()
 }
