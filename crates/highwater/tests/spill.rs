@@ -240,6 +240,50 @@ fn a_group_is_asked_by_one_request_at_a_time() {
 }
 
 #[test]
+fn a_handler_that_replaces_a_running_one_waits_for_its_promise() {
+    // Goal: single flight, and promises that count, also if the handler changes meanwhile. Method:
+    // a handler that is replaced while it runs; a second request, which neither calls the new
+    // handler nor selects a victim until the promise of the former one is kept.
+    let hw = manager();
+    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    let group = hw.root().child("group", Limits::default()).unwrap();
+    let held = Arc::new(Mutex::new(vec![group.charge(Bytes::mib(12)).unwrap()]));
+    let (inside, is_inside) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let (inside, goes_on) = (Mutex::new(inside), Mutex::new(goes_on));
+    group.on_reclaim(move |_| {
+        inside.lock().unwrap().send(()).unwrap();
+        goes_on.lock().unwrap().recv().unwrap();
+        Bytes::mib(12)
+    });
+    let calls = Arc::new(AtomicU64::new(0));
+    thread::scope(|scope| {
+        let charge = || drop(hw.root().charge(Bytes::mib(8)).unwrap());
+        let first = scope.spawn(charge);
+        is_inside.recv().unwrap();
+        let counted = Arc::clone(&calls);
+        group.on_reclaim(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Bytes(0)
+        });
+        let second = scope.spawn(charge);
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(calls.load(Ordering::SeqCst), 0, "while the former one runs");
+        go_on.send(()).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(calls.load(Ordering::SeqCst), 0, "while its promise is open");
+        held.lock().unwrap().clear();
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+    let snapshot = hw.snapshot();
+    assert_eq!(snapshot.counter("on_reclaim_asked"), 1);
+    assert_eq!(snapshot.counter("on_reclaim_late"), 0);
+    group.remove().unwrap();
+    assert_empty(&hw);
+}
+
+#[test]
 fn a_handler_that_charges_asks_no_group_and_waits_for_none() {
     // Goal: no recursion and no deadlock on the charging thread. Method: a handler that charges
     // more than there is room for, immediately and waiting, without a deadline; the other group

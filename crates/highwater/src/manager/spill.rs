@@ -21,7 +21,9 @@
 //! has promised nothing, and the panic propagates in the charging thread.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use super::handler::InHandler;
@@ -111,6 +113,8 @@ impl Group {
     /// victim is selected. It receives the requested amount and a deadline ([`ReclaimRequest`]) and
     /// returns the amount that the group gives back: free already, or by the deadline; zero if it
     /// can give nothing now. A group has one handler, which is dropped by [`remove`](Self::remove).
+    /// An open promise ends with its handler. A handler that replaces a running one is called after
+    /// that has returned, and its promise was kept or has expired.
     ///
     /// The handler runs on the thread that needs memory or polls the charge, one call for the group
     /// at a time. No lock of the library is held, but locks of the program may be: a handler takes
@@ -152,13 +156,8 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_reclaim(&self, handler: impl Fn(&ReclaimRequest) -> Bytes + Send + Sync + 'static) {
-        let spiller = Spiller {
-            group: self.node().clone(),
-            handler: Arc::new(handler),
-            asked: None,
-        };
         let spillers = &self.shared().core.spillers;
-        let former = spillers.0.lock().insert(self.node().key(), spiller);
+        let former = spillers.replace(self.node(), Arc::new(handler));
         // Dropped outside the lock: the former handler may own objects that end with it.
         drop(former);
         if self.node().is_removed() {
@@ -170,6 +169,26 @@ impl Group {
 impl Spillers {
     pub(super) fn none() -> Self {
         Self(Mutex::new(&SPILLERS_LOCK, BTreeMap::new()))
+    }
+
+    /// Sets a group's handler and returns the former one, whose promise ends. While the former one
+    /// runs, the group stays marked, so that the request's result is not recorded over another's.
+    fn replace(&self, group: &GroupNode, handler: Arc<Handler>) -> Option<Arc<Handler>> {
+        match self.0.lock().entry(group.key()) {
+            Entry::Occupied(mut spiller) => {
+                let spiller = spiller.get_mut();
+                spiller.asked = spiller.asked.filter(|asked| asked.promised.is_none());
+                Some(mem::replace(&mut spiller.handler, handler))
+            }
+            Entry::Vacant(place) => {
+                place.insert(Spiller {
+                    group: group.clone(),
+                    handler,
+                    asked: None,
+                });
+                None
+            }
+        }
     }
 
     /// Drops the handler of a removed group.

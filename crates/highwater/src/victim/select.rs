@@ -83,14 +83,15 @@ struct SelectPass<Id> {
 }
 
 impl<Id: Copy + Ord> Selector<Id> {
-    /// Creates a selector that keeps `capacity` candidates in a pass, at least one.
+    /// Creates a selector that keeps `capacity` candidates in a pass, at least two: one would take
+    /// a further pass without a read where the candidate kept is not the one that leads.
     ///
     /// A search with up to `n` exact reads takes one pass with a capacity of `n + 1`. Any capacity
     /// gives the same choice; a search that reads `r` candidates takes about `r / capacity` passes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
-            entries: Vec::with_capacity(capacity.max(1)),
+            entries: Vec::with_capacity(capacity.max(2)),
         }
     }
 
