@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::Throttling;
 use super::alarm::Timer;
 use super::background::Background;
 use super::cgroup::Memcg;
+use super::throttle::Throttling;
 use super::writeback::DirtyTunables;
 use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT};
 use crate::frame::{MakeBackend, PoolConfig, Tunables, Zeroing};

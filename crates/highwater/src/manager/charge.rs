@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::Shared;
 use super::error::ChargeFailed;
+use super::group::Group;
 use super::slow::Patience;
-use super::{Group, Shared};
 use crate::group::{ChargeError, GroupNode, GroupPath, Groups, Held, Keeper, Refilled};
 use crate::percpu::PercpuRef;
 use crate::units::Bytes;

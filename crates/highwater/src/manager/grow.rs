@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use super::charge::Charge;
 use super::error::ChargeFailed;
-use super::{Charge, ChargeWait};
+use super::wait::ChargeWait;
 use crate::units::Bytes;
 
 /// A waiting charge's growth: a future for any runtime, or blocking by [`wait`](Self::wait).

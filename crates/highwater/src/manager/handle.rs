@@ -1,6 +1,11 @@
 //! The manager's handle: groups, guards, handlers, knobs and reports.
 
-use super::{Builder, Group, Guard, Manager, Snapshot, Victim};
+use super::Manager;
+use super::builder::Builder;
+use super::group::Group;
+use super::guard::Guard;
+use super::snapshot::Snapshot;
+use super::victim::Victim;
 use crate::frame::{Tunables, Zoneinfo};
 use crate::percpu::ChosenRegime;
 use crate::sync::{Arc, LockTimes};

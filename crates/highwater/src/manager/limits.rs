@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Group;
+use super::group::Group;
 use crate::group::{Limits, MaxError};
 use crate::reclaim::SwappinessError;
 use crate::units::{Bytes, OomScoreAdj};

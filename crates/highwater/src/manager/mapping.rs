@@ -34,6 +34,32 @@ pub(super) struct OpenMapping {
     space: Space,
 }
 
+impl Space {
+    /// Maps a range of a file's pages.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not within the file.
+    ///
+    /// # Panics
+    ///
+    /// When the file belongs to another manager.
+    pub fn map_file(&self, file: &File, pages: Range<u64>) -> Result<Mapping, RangeError> {
+        assert!(
+            Arc::ptr_eq(file.shared(), self.shared()),
+            "the file is of another manager"
+        );
+        if pages.start > pages.end || pages.end > file.pages() {
+            return Err(RangeError {
+                start: pages.start,
+                end: pages.end,
+                pages: file.pages(),
+            });
+        }
+        Ok(Mapping::new(file.clone(), self.clone(), pages))
+    }
+}
+
 impl Mapping {
     pub(super) fn new(file: File, space: Space, pages: Range<u64>) -> Self {
         debug_assert!(

@@ -14,7 +14,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::{Core, Group, Handle, Shared};
+use super::group::Group;
+use super::{Core, Handle, Shared};
 use crate::group::{Change, GroupNode, Stalls};
 use crate::percpu::PercpuRef;
 use crate::sync::Arc;

@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use super::error::ReadError;
 use super::fault::Found;
+use super::file::File;
 use super::fill::FillSource;
+use super::group::Group;
 use super::guard::Guard;
-use super::{Core, File, Group, Manager};
+use super::{Core, Manager};
 use crate::cache::{MarkRule, ReadPattern, Window};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};

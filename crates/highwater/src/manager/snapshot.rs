@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use super::{Core, Counter, vmstat};
+use super::vmstat::Counter;
+use super::{Core, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks, Zoneinfo};
 use crate::group::{Account, GroupEvents, GroupNode, Stalls, Tolerance};

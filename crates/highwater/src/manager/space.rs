@@ -1,11 +1,7 @@
 //! Spaces: address spaces with their mappings, paying group and resident set.
 
-use std::ops::Range;
-
-use super::error::RangeError;
-use super::file::File;
-use super::mapping::Mapping;
-use super::{Group, Handle, Manager};
+use super::group::Group;
+use super::{Handle, Manager};
 use crate::cache::{RssMember, SpaceEntry, SpaceId};
 use crate::group::{GroupNode, StatItem};
 use crate::sync::Arc;
@@ -88,30 +84,6 @@ impl Space {
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn id(&self) -> SpaceId {
         self.open.entry.id()
-    }
-
-    /// Maps a range of a file's pages.
-    ///
-    /// # Errors
-    ///
-    /// When the range is not within the file.
-    ///
-    /// # Panics
-    ///
-    /// When the file belongs to another manager.
-    pub fn map_file(&self, file: &File, pages: Range<u64>) -> Result<Mapping, RangeError> {
-        assert!(
-            Arc::ptr_eq(file.shared(), &self.open.shared),
-            "the file is of another manager"
-        );
-        if pages.start > pages.end || pages.end > file.pages() {
-            return Err(RangeError {
-                start: pages.start,
-                end: pages.end,
-                pages: file.pages(),
-            });
-        }
-        Ok(Mapping::new(file.clone(), self.clone(), pages))
     }
 
     /// Adds `pages` to the space's resident set; a negative number subtracts. For pages that the

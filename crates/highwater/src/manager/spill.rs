@@ -26,8 +26,9 @@ use std::fmt;
 use std::mem;
 use std::time::{Duration, Instant};
 
+use super::Core;
+use super::group::Group;
 use super::handler::InHandler;
-use super::{Core, Group};
 use crate::group::{Depth, GroupKey, GroupNode};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::units::Bytes;

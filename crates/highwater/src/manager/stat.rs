@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{Core, Group};
+use super::Core;
+use super::group::Group;
 use crate::group::{StatItem, StatRead, Stats, Tolerance};
 use crate::reclaim::{Actor, ScanControl};
 use crate::units::{Bytes, Pages};

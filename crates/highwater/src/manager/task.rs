@@ -12,7 +12,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::Group;
+use super::group::Group;
 
 /// A future that works for a group while it is polled: [`Group::work_on`].
 #[must_use = "a future does nothing unless it is polled"]

@@ -1,6 +1,6 @@
 //! Usage of a group handle: current, highest, above the maximum; events and list sizes.
 
-use super::Group;
+use super::group::Group;
 use crate::group::GroupEvents;
 use crate::reclaim::ListSizes;
 use crate::units::{Bytes, Estimate};

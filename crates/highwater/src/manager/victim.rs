@@ -1,6 +1,6 @@
 //! The victim, as passed to the embedder's handler.
 
-use super::Group;
+use super::group::Group;
 use crate::group::GroupPath;
 use crate::units::Bytes;
 use crate::victim::{Choice, ChosenGroup};

@@ -35,13 +35,15 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::alarm::Alarm;
+use super::charge::Charge;
 use super::error::ChargeFailed;
+use super::group::Group;
 use super::handler::InHandler;
 use super::pressure::{Stalled, StalledTask};
 use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX};
 use super::spill::{Asking, Passed};
 use super::victims::{Telling, Told};
-use super::{Charge, Core, Group, Shared};
+use super::{Core, Shared};
 use crate::group::{ChargeError, GroupNode, NodeCharge, NodeChargeWait, Refilled};
 use crate::percpu::PercpuRef;
 use crate::reclaim::{Actor, Outcome, PageType, ScanControl};

@@ -20,7 +20,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use super::{Background, Core, Manager};
+use super::background::Background;
+use super::{Core, Manager};
 use crate::cache::{
     DirtyPressure, FileEntry, PageWrite, SyncError, ToldOf, WriteBack, WriteBackOutcome,
 };

@@ -24,18 +24,41 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Modules with layers of their own: their parts, lowest first. A file of a part may use the parts
-/// of lower rows, and of its own part the files that its `mod.rs` declares before it.
-const PARTS: &[(&str, &[&[&str]])] = &[(
-    "group",
-    &[
-        &["policy", "stat"],
-        &["state"],
-        &["error"],
-        &["charge"],
-        &["tree"],
-        &["api"],
-    ],
-)];
+/// of lower rows, and of its own part the files that its `mod.rs` declares before it. Types that
+/// the module's own `mod.rs` defines are the common ground of all parts.
+const PARTS: &[(&str, &[&[&str]])] = &[
+    (
+        "group",
+        &[
+            &["policy", "stat"],
+            &["state"],
+            &["error"],
+            &["charge"],
+            &["tree"],
+            &["api"],
+        ],
+    ),
+    (
+        "manager",
+        &[
+            // `zeros` is for tests.
+            &[
+                "cgroup", "error", "group", "guard", "handler", "vmstat", "zeros",
+            ],
+            &["file", "limits", "pressure", "snapshot", "space", "spill"],
+            &["stat", "task", "usage", "victim", "victims"],
+            &["slow"],
+            &[
+                "alloc", "capacity", "charge", "charging", "fill", "throttle",
+            ],
+            &["background", "fault", "mapping"],
+            &["access", "alarm", "anon", "read", "writeback"],
+            &["builder", "wait"],
+            &["build", "grow", "handle"],
+            &["late_cpus"],
+        ],
+    ),
+];
 
 /// Types that two files define, of which the platform selects one: the rseq area.
 const ALTERNATIVES: &[&str] = &["Area"];
@@ -118,6 +141,7 @@ pub(crate) fn parts(tree: &Tree) -> Vec<Finding> {
             findings.push(file.finding(1, message));
             continue;
         };
+        let ground = types_of(tree, &format!("{CORE}src/{module}/mod.rs"));
         let siblings = declared_by(tree, &format!("{CORE}src/{module}/{part}/mod.rs"));
         let order_of = |name: &str| siblings.iter().position(|sibling| *sibling == name);
         let test_lines = lexed.test_lines();
@@ -135,12 +159,16 @@ pub(crate) fn parts(tree: &Tree) -> Vec<Finding> {
                 _ => false,
             };
             let message = match row_of(named) {
-                Some(other) if other > row => format!("`{part}` must not know `{named}`"),
+                Some(other) if other > row || (other == row && *named != part) => {
+                    format!("`{part}` must not know `{named}`")
+                }
                 Some(_) if named == &part && rest.first().is_some_and(later) => {
                     format!("`{}` is declared below `{}`", rest[0], place[2])
                 }
-                None => format!("`{module}::{named}` hides its part: name that"),
-                Some(_) => continue,
+                None if !ground.contains(named) => {
+                    format!("`{module}::{named}` hides its part: name that")
+                }
+                _ => continue,
             };
             findings.push(file.finding(line, message));
         }
@@ -182,6 +210,20 @@ fn declared_by<'a>(tree: &'a Tree, path: &str) -> Vec<&'a str> {
             .or(name.strip_prefix("pub(super) mod "))
     });
     declared.collect()
+}
+
+/// Returns the types that the file defines.
+fn types_of<'a>(tree: &'a Tree, path: &str) -> Vec<&'a str> {
+    let lexed = tree.get(path).and_then(|file| file.lexed.as_ref());
+    let tokens = lexed.map(Lexed::tokens).unwrap_or_default();
+    let defined = tokens.windows(2).filter_map(|pair| match pair {
+        [
+            (_, Token::Word("struct" | "enum" | "trait" | "type")),
+            (_, Token::Word(name)),
+        ] => Some(*name),
+        _ => None,
+    });
+    defined.collect()
 }
 
 /// One name, one thing: no two files of the core define a type, trait or alias of the same name.

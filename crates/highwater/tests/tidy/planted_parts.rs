@@ -46,6 +46,28 @@ pub(crate) const PLANTED: &[Planted] = &[
         ],
         &[],
     ),
+    plant(
+        "parts",
+        &[
+            (
+                "crates/highwater/src/manager/mapping.rs",
+                "//! M.\nuse super::Core;\nuse super::Space;\nuse super::space::Space;\n",
+            ),
+            (
+                "crates/highwater/src/manager/space.rs",
+                "//! S.\nuse super::mapping::Mapping;\nuse super::file::File;\nuse super::Core;\n",
+            ),
+            (
+                "crates/highwater/src/manager/mod.rs",
+                "//! M.\npub use space::Space;\npub(crate) struct Core;\n",
+            ),
+        ],
+        &[
+            ("crates/highwater/src/manager/mapping.rs", 3),
+            ("crates/highwater/src/manager/space.rs", 2),
+            ("crates/highwater/src/manager/space.rs", 3),
+        ],
+    ),
     // One name, one thing.
     plant(
         "type names",
