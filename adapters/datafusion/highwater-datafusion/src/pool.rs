@@ -142,6 +142,12 @@ impl HighwaterPool {
         self.stop.waker.wake();
     }
 
+    /// Returns whether the query was stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_stopped()
+    }
+
     /// Stops the query that is a victim; returns whether the victim is a query of this crate: for
     /// the handler of [`Manager::on_exhausted`].
     ///

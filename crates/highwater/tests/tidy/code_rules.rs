@@ -490,6 +490,9 @@ pub(crate) fn banned_words(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, lexed) in tree.rust() {
         for (offset, identifier) in lexed.words() {
+            if is_foreign_module(lexed, offset, identifier) {
+                continue;
+            }
             if let Some((word, better)) = banned_word(identifier, file) {
                 let line = lexed.line_of(offset);
                 let message = format!("`{identifier}`: not `{word}` but {better}");
@@ -498,6 +501,20 @@ pub(crate) fn banned_words(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Returns whether the identifier is a module on the way to an import from a crate of others.
+fn is_foreign_module(lexed: &Lexed, offset: usize, identifier: &str) -> bool {
+    let (before, after) = lexed.code.split_at(offset);
+    let line = before.rsplit('\n').next().unwrap_or_default().trim_start();
+    let Some((root, _)) = line
+        .strip_prefix("use ")
+        .and_then(|path| path.split_once("::"))
+    else {
+        return false;
+    };
+    let is_ours = matches!(root, "crate" | "self" | "super") || root.starts_with("highwater");
+    !is_ours && after[identifier.len()..].starts_with("::")
 }
 
 fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> {

@@ -462,6 +462,14 @@ pub(crate) const PLANTED: &[Planted] = &[
         &[],
     ),
     plant(
+        "banned words",
+        &[(
+            LAB,
+            "//! L.\nuse arrow::util::pretty;\nuse crate::util::f;\nuse arrow::x as common;\n",
+        )],
+        &[(LAB, 3), (LAB, 4)],
+    ),
+    plant(
         "links",
         &[
             (

@@ -1,0 +1,211 @@
+//! The tenants of an executor, and its configuration.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use ballista_core::RuntimeProducer;
+use ballista_core::error::BallistaError;
+use ballista_core::serde::BallistaPhysicalExtensionCodec;
+use ballista_core::utils::default_config_producer;
+use ballista_executor::executor_process::ExecutorProcessConfig;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::prelude::SessionConfig;
+use datafusion_proto::physical_plan::PhysicalExtensionCodec;
+use highwater::Manager;
+use highwater::group::{ChildError, Limits};
+use highwater_datafusion::{Options, Tenant};
+use parking_lot::Mutex;
+
+use crate::session::{config_producer, tenant_of};
+use crate::task_pool::TaskPool;
+use crate::watch::{Watch, WatchedCodec};
+
+/// The group of sessions without a known tenant.
+const DEFAULT: &str = "default";
+
+/// Unknown names that are logged: a client may invent any number of them.
+const LOGGED_MAX: usize = 64;
+
+/// The tenants of an executor, and their limits.
+#[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself"]
+pub struct TenantPolicy {
+    default: Limits,
+    tenants: Vec<(String, Limits)>,
+    options: Options,
+}
+
+impl TenantPolicy {
+    /// Makes a policy with limits for all sessions together that name no known tenant. They should
+    /// be small: a process that does not forward names turns every session into one of these.
+    pub fn new(default: Limits) -> Self {
+        Self {
+            default,
+            tenants: Vec::new(),
+            options: Options::default(),
+        }
+    }
+
+    /// Adds a tenant.
+    pub fn tenant(mut self, name: impl Into<String>, limits: Limits) -> Self {
+        self.tenants.push((name.into(), limits));
+        self
+    }
+
+    /// Sets the rules that the tasks of each tenant share.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+}
+
+/// The tenants of one executor, or of several executors in one process. Cheap to clone.
+///
+/// # Examples
+///
+/// See the [crate](crate).
+#[derive(Clone)]
+pub struct Executors {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    default: Tenant,
+    tenants: HashMap<String, Tenant>,
+    unknown: Mutex<HashSet<String>>,
+    watch: Watch,
+}
+
+impl Executors {
+    /// Makes the groups of the tenants below the manager's root: `default`, and one for each name.
+    ///
+    /// # Errors
+    ///
+    /// When a group cannot be made: its name is invalid or in use, or limits contradict each other.
+    pub fn new(hw: &Manager, policy: TenantPolicy) -> Result<Self, ChildError> {
+        let TenantPolicy {
+            default,
+            tenants,
+            options,
+        } = policy;
+        let make = |name: &str, limits| {
+            let group = hw.root().child(name, limits)?;
+            Ok::<_, ChildError>(Tenant::new(group, options.clone()))
+        };
+        let default = make(DEFAULT, default)?;
+        let tenants = tenants.into_iter().map(|(name, limits)| {
+            let tenant = make(&name, limits)?;
+            Ok::<_, ChildError>((name, tenant))
+        });
+        Ok(Self {
+            shared: Arc::new(Shared {
+                default,
+                tenants: tenants.collect::<Result<_, _>>()?,
+                unknown: Mutex::default(),
+                watch: Watch::default(),
+            }),
+        })
+    }
+
+    /// Returns a tenant: the default one, if the name is unknown.
+    #[must_use]
+    pub fn tenant(&self, name: &str) -> &Tenant {
+        let shared = &*self.shared;
+        match shared.tenants.get(name) {
+            Some(tenant) => tenant,
+            None => &shared.default,
+        }
+    }
+
+    /// Tells whether the pools in force are Highwater's, if the executor was
+    /// [configured](Self::configure).
+    #[must_use]
+    pub fn watch(&self) -> &Watch {
+        &self.shared.watch
+    }
+
+    /// Returns a producer of what `base` produces, with a pool of the session's tenant: for
+    /// `new_standalone_executor_from_builder`.
+    #[must_use]
+    pub fn runtime_producer(&self, base: RuntimeProducer) -> RuntimeProducer {
+        let this = self.clone();
+        Arc::new(move |config| this.runtime(&*base(config)?, config))
+    }
+
+    /// Configures an executor: each task has a pool of its session's tenant. What the configuration
+    /// has of runtimes, settings and codecs stays below that; so call this last.
+    ///
+    /// # Errors
+    ///
+    /// [`BallistaError::Configuration`] if the configuration has a `memory_pool_size`: Ballista
+    /// would replace these pools by its own.
+    pub fn configure(&self, config: &mut ExecutorProcessConfig) -> Result<(), BallistaError> {
+        if let Some(size @ 1..) = config.memory_pool_size {
+            return Err(BallistaError::Configuration(format!(
+                "memory_pool_size is {size}, by which Ballista puts a pool of its own over those \
+                 of the tenants; leave it unset, and limit each tenant in TenantPolicy"
+            )));
+        }
+        let base = match config.override_runtime_producer.take() {
+            Some(base) => base,
+            None => shared_runtime(config.work_dir.as_deref())?,
+        };
+        let settings = config.override_config_producer.take();
+        let settings = settings.unwrap_or_else(|| Arc::new(default_config_producer));
+        let inner = config.override_physical_codec.take();
+        let inner = inner.unwrap_or_else(|| Arc::new(BallistaPhysicalExtensionCodec::default()));
+        let watch = self.shared.watch.clone();
+        let codec: Arc<dyn PhysicalExtensionCodec> = Arc::new(WatchedCodec { watch, inner });
+
+        // No other value leaves the producer's pool in place; and a runtime that is kept for a
+        // session would give all its tasks one pool.
+        config.memory_pool_size = Some(0);
+        config.session_runtime_cache_capacity = 0;
+        config.override_runtime_producer = Some(self.runtime_producer(base));
+        config.override_config_producer = Some(config_producer(settings));
+        config.override_physical_codec = Some(codec);
+        Ok(())
+    }
+
+    fn runtime(&self, base: &RuntimeEnv, config: &SessionConfig) -> Result<Arc<RuntimeEnv>> {
+        let name = tenant_of(config);
+        if !name.is_empty() && !self.shared.tenants.contains_key(name) {
+            self.log_unknown(name);
+        }
+        let pool = self.tenant(name).query().name("task").build();
+        let pool = pool.map_err(|error| DataFusionError::External(Box::new(error)))?;
+        RuntimeEnvBuilder::from_runtime_env(base)
+            .with_memory_pool(Arc::new(TaskPool::new(pool)))
+            .build_arc()
+    }
+
+    fn log_unknown(&self, name: &str) {
+        let mut unknown = self.shared.unknown.lock();
+        if unknown.len() < LOGGED_MAX && unknown.insert(name.into()) {
+            log::warn!("tenant {name:?} is not known here: its tasks count as of /{DEFAULT}");
+        }
+    }
+}
+
+/// Returns a producer of one runtime, whose caches and files all tasks share.
+fn shared_runtime(work_dir: Option<&str>) -> Result<RuntimeProducer> {
+    let builder = RuntimeEnvBuilder::new();
+    let runtime = match work_dir {
+        Some(path) => builder.with_temp_file_path(path),
+        None => builder,
+    }
+    .build_arc()?;
+    Ok(Arc::new(move |_| Ok(Arc::clone(&runtime))))
+}
+
+impl fmt::Debug for Executors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executors")
+            .field("default", &self.shared.default)
+            .field("tenants", &self.shared.tenants)
+            .field("watch", &self.shared.watch)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,148 @@
+//! Promise: a task's pool is of its session's tenant; a task that is stopped as a victim runs again
+//! a bounded number of times, and one that is refused memory does not.
+
+use std::sync::Arc;
+
+use ballista_core::error::BallistaError;
+use ballista_core::serde::protobuf::{FailedTask, failed_task::FailedReason};
+use ballista_executor::executor_process::ExecutorProcessConfig;
+use datafusion::error::DataFusionError;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::prelude::SessionConfig;
+use highwater::{Bytes, Limits, Manager};
+use highwater_ballista::{Executors, TaskPool, TenantPolicy, config_producer, tenant, tenant_of};
+
+fn cluster() -> (Manager, Executors) {
+    let books = Manager::builder()
+        .capacity(Bytes::mib(64))
+        .frames(Bytes::ZERO);
+    let hw = books.build().expect("memory for the books");
+    let policy = TenantPolicy::new(Limits::max(Bytes::mib(1)))
+        .tenant("a", Limits::max(Bytes::mib(8)))
+        .tenant("b", Limits::max(Bytes::mib(16)));
+    let executors = Executors::new(&hw, policy).expect("the names are free");
+    (hw, executors)
+}
+
+/// Returns the pool of a task of a session.
+fn task(executors: &Executors, config: &SessionConfig) -> Arc<dyn MemoryPool> {
+    let base = Arc::new(RuntimeEnv::default());
+    let producer = executors.runtime_producer(Arc::new(move |_| Ok(Arc::clone(&base))));
+    let runtime = producer(config).expect("a runtime");
+    Arc::clone(&runtime.memory_pool)
+}
+
+fn outcome(error: DataFusionError) -> FailedTask {
+    FailedTask::from(BallistaError::from(error))
+}
+
+// Goal: the tenant decides the limit; without a known one, the default's holds. Method: sessions
+// whose names travelled as settings do.
+#[test]
+fn a_task_has_the_limit_of_its_tenant() {
+    let (hw, executors) = cluster();
+    let limit = |name: &str| {
+        let entries = tenant(SessionConfig::new(), name).options().entries();
+        let mut travelled = config_producer(Arc::new(SessionConfig::new))();
+        for entry in entries.iter().filter(|it| it.key.starts_with("highwater.")) {
+            let value = entry.value.as_deref().expect("a value");
+            let set = travelled.options_mut().set(&entry.key, value);
+            set.expect("the setting is known");
+        }
+        assert_eq!(tenant_of(&travelled), name);
+        match task(&executors, &travelled).memory_limit() {
+            MemoryLimit::Finite(bytes) => bytes >> 20,
+            _ => panic!("a limit"),
+        }
+    };
+    assert_eq!(["a", "b", "", "c"].map(limit), [8, 16, 1, 1]);
+    // A process that does not know the setting.
+    let MemoryLimit::Finite(bytes) = task(&executors, &SessionConfig::new()).memory_limit() else {
+        panic!("a limit");
+    };
+    assert_eq!(bytes >> 20, 1);
+    assert!(
+        hw.root()
+            .children()
+            .iter()
+            .all(|it| it.children().is_empty())
+    );
+}
+
+// Goal: a refusal ends the job, by Highwater's text. Method: Ballista's own classification.
+#[test]
+fn a_refused_task_is_not_run_again() {
+    let (_hw, executors) = cluster();
+    let pool = task(&executors, &tenant(SessionConfig::new(), "a"));
+    assert!(pool.is::<TaskPool>());
+    let join = MemoryConsumer::new("join").register(&pool);
+    let refused = join.try_grow(9 << 20).expect_err("above the maximum");
+    assert!(matches!(refused, DataFusionError::ResourcesExhausted(_)));
+    let failed = outcome(refused);
+    assert!(
+        !failed.retryable && failed.error.contains("/a is full"),
+        "{failed:?}"
+    );
+}
+
+// Goal: a victim runs again, and each time counts. Method: a pool that is stopped while it holds
+// memory; Ballista's own classification.
+#[test]
+fn a_victim_is_run_again_and_counted() {
+    let (hw, executors) = cluster();
+    let pool = task(&executors, &tenant(SessionConfig::new(), "a"));
+    let join = MemoryConsumer::new("join").register(&pool);
+    join.try_grow(1 << 20).expect("below the maximum");
+    pool.downcast_ref::<TaskPool>()
+        .expect("a task's")
+        .pool()
+        .stop();
+    let failed = outcome(join.try_grow(1).expect_err("stopped"));
+    assert!(failed.retryable && failed.count_to_failures, "{failed:?}");
+    assert!(matches!(
+        failed.failed_reason,
+        Some(FailedReason::IoError(_))
+    ));
+    assert!(
+        failed
+            .error
+            .contains("was stopped so that others have memory"),
+        "{failed:?}"
+    );
+    drop(join);
+    drop(pool);
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+// Goal: no setting leaves Ballista's pool above ours in silence. Method: each value.
+#[test]
+fn a_pool_of_ballistas_own_is_refused() {
+    let (_hw, executors) = cluster();
+    for (size, is_accepted) in [(None, true), (Some(0), true), (Some(1 << 30), false)] {
+        let mut config = ExecutorProcessConfig {
+            memory_pool_size: size,
+            ..ExecutorProcessConfig::default()
+        };
+        match executors.configure(&mut config) {
+            Ok(()) => {
+                assert!(is_accepted && config.memory_pool_size == Some(0));
+                assert_eq!(config.session_runtime_cache_capacity, 0);
+                let producer = config.override_runtime_producer.expect("configured");
+                let runtime = producer(&SessionConfig::new()).expect("a runtime");
+                assert!(runtime.memory_pool.is::<TaskPool>());
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(
+                    !is_accepted && text.contains("memory_pool_size is 1073741824"),
+                    "{text}"
+                );
+                assert!(
+                    config.override_runtime_producer.is_none(),
+                    "nothing changed"
+                );
+            }
+        }
+    }
+}
