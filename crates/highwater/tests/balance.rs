@@ -8,29 +8,26 @@ mod support;
 
 use std::sync::Arc;
 
-use highwater::lab::reclaim::policy::PolicyKind;
-use highwater::lab::reclaim::{ListSizes, TwoListRules};
+use highwater::lab::reclaim::ListSizes;
+use highwater::lab::reclaim::policy::{EvictionPolicy, KernelLists, PolicyKind, TwoList};
 use highwater::topology::Topology;
 use highwater::{Access, Backing, Group, Limits, Manager, Mapping, Pages, RssMember, Space};
 use support::{TestFile, assert_empty};
 
 const POOL: u64 = 1024;
 
-/// Returns every eviction policy, and both rules of the two lists.
-fn kinds() -> Vec<(PolicyKind, TwoListRules)> {
-    let default = TwoListRules::default();
-    let others = PolicyKind::ALL.into_iter().map(|policy| (policy, default));
-    others
-        .chain([(PolicyKind::TwoList, TwoListRules::Kernel)])
-        .collect()
+/// Returns every eviction policy, and the kernel's rules of the two lists.
+fn policies() -> Vec<Arc<dyn EvictionPolicy>> {
+    let mut policies = PolicyKind::ALL.map(PolicyKind::policy).to_vec();
+    policies.push(Arc::new(KernelLists::default()));
+    policies
 }
 
-fn swapping((policy, rules): (PolicyKind, TwoListRules)) -> Manager {
+fn swapping(policy: &Arc<dyn EvictionPolicy>) -> Manager {
     Manager::builder()
         .capacity(Pages(POOL).bytes())
         .topology(Topology::flat(1))
-        .two_list(rules)
-        .eviction_policy(policy)
+        .decided_by(Arc::clone(policy))
         .readahead(Pages(0))
         .swap_on(TestFile::new(4 * POOL) as Arc<dyn Backing>)
         .build()
@@ -78,9 +75,9 @@ fn a_tiny_file_cache_is_not_emptied_beside_memory_that_can_be_swapped() {
     // written: the file's pages are there, and every evicted page was swapped. Not by the kernel's
     // rules: recently written pages are scanned twice there, so that passes reach their last
     // priority, at which both types are alike.
-    let kinds = kinds().into_iter();
-    for kind in kinds.filter(|(_, rules)| *rules == TwoListRules::ReadAgain) {
-        let hw = swapping(kind);
+    let policies = policies().into_iter();
+    for policy in policies.filter(|policy| !policy.counts_first_access()) {
+        let hw = swapping(&policy);
         let memory = written(&hw, &hw.root(), 2 * POOL);
         let watermarks = hw.snapshot().watermarks();
         let tiny = (watermarks.high - watermarks.min).0;
@@ -92,8 +89,8 @@ fn a_tiny_file_cache_is_not_emptied_beside_memory_that_can_be_swapped() {
         let [file, anon] = counted(&hw, names, || {
             more = Some(written(&hw, &hw.root(), 2 * POOL));
         });
-        assert_eq!((resident(map.space()), file), (tiny, 0), "{kind:?}");
-        assert!(anon >= 2 * POOL - 64, "{kind:?}: {anon}");
+        assert_eq!((resident(map.space()), file), (tiny, 0), "{policy:?}");
+        assert!(anon >= 2 * POOL - 64, "{policy:?}: {anon}");
         drop((map, memory, more));
         assert_empty(&hw);
     }
@@ -104,8 +101,8 @@ fn memory_stays_where_a_file_streams_by() {
     // Goal: with many file pages of which none refaults, only those are evicted. Method: some
     // memory, written once and never touched again, beside a file of four times the pool, when
     // another has filled it: nothing is swapped.
-    for kind in kinds() {
-        let hw = swapping(kind);
+    for policy in policies() {
+        let hw = swapping(&policy);
         let (first, stream) = (
             mapped(&hw, &hw.root(), 2 * POOL),
             mapped(&hw, &hw.root(), 4 * POOL),
@@ -115,8 +112,12 @@ fn memory_stays_where_a_file_streams_by() {
         let [anon, file] = counted(&hw, ["pgsteal_anon", "pgsteal_file"], || {
             read_all(&hw, &stream);
         });
-        assert_eq!((resident(memory.space()), anon), (POOL / 8, 0), "{kind:?}");
-        assert!(file >= 4 * POOL - 64, "{kind:?}: {file}");
+        assert_eq!(
+            (resident(memory.space()), anon),
+            (POOL / 8, 0),
+            "{policy:?}"
+        );
+        assert!(file >= 4 * POOL - 64, "{policy:?}: {file}");
         drop((first, stream, memory));
         assert_empty(&hw);
     }
@@ -126,13 +127,13 @@ fn memory_stays_where_a_file_streams_by() {
 fn memory_gives_way_to_a_file_that_comes_back() {
     // Goal: the above is no privilege: when pages of a file refault soon, idle memory is swapped.
     // Method: a file that fits without that memory is read over and over.
-    for kind in kinds() {
-        let hw = swapping(kind);
+    for policy in policies() {
+        let hw = swapping(&policy);
         let memory = written(&hw, &hw.root(), POOL / 2);
         let map = mapped(&hw, &hw.root(), POOL * 3 / 4);
         (0..20).for_each(|_| read_all(&hw, &map));
         let left = resident(memory.space());
-        assert!(left <= POOL * 3 / 8, "{kind:?}: {left} of {}", POOL / 2);
+        assert!(left <= POOL * 3 / 8, "{policy:?}: {left} of {}", POOL / 2);
         drop((map, memory));
         assert_empty(&hw);
     }
@@ -143,8 +144,8 @@ fn a_group_is_swapped_as_it_is_set() {
     // Goal: a group's swappiness takes precedence over the pool's, for its descendants too, and 0
     // means never. Method: a group whose setting is 0, its child, and one without a setting hold as
     // much; another writes twice the pool. Then the setting is removed.
-    for kind in kinds() {
-        let hw = swapping(kind);
+    for policy in policies() {
+        let hw = swapping(&policy);
         let child = |of: &Group, name| of.child(name, Limits::default()).unwrap();
         let kept = child(&hw.root(), "kept");
         let groups = [&kept, &child(&kept, "below"), &child(&hw.root(), "plain")].map(Group::clone);
@@ -156,14 +157,14 @@ fn a_group_is_swapped_as_it_is_set() {
         let left = || held.each_ref().map(|map| resident(map.space()));
         drop(written(&hw, &child(&hw.root(), "hungry"), 2 * POOL));
         let [own, below, plain] = left();
-        assert_eq!((own, below), (150, 150), "{kind:?}");
-        assert!(plain < 50, "{kind:?}: {plain}");
+        assert_eq!((own, below), (150, 150), "{policy:?}");
+        assert!(plain < 50, "{policy:?}: {plain}");
         kept.set_swappiness(None).unwrap();
         hw.set_swappiness(100);
         assert_eq!(kept.swappiness(), 100);
         drop(written(&hw, &child(&hw.root(), "again"), 2 * POOL));
         let [own, below, _] = left();
-        assert!(own + below < 150, "{kind:?}: {own} + {below}");
+        assert!(own + below < 150, "{policy:?}: {own} + {below}");
         drop(held);
         assert_empty(&hw);
     }
@@ -174,7 +175,7 @@ fn active_memory_is_aged_though_only_files_are_looked_at() {
     // Goal: there are inactive pages when memory has to be swapped, though none is now. Method: a
     // group's memory is active after it was reclaimed from; then a file streams by, and every
     // evicted page is a file's.
-    let hw = swapping((PolicyKind::TwoList, TwoListRules::ReadAgain));
+    let hw = swapping(&(Arc::new(TwoList) as Arc<dyn EvictionPolicy>));
     let group = hw.root().child("busy", Limits::default()).unwrap();
     let memory = written(&hw, &group, 400);
     let is_low = |sizes: ListSizes| sizes.inactive_anon < sizes.active_anon;

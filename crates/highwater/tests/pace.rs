@@ -10,7 +10,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use highwater::frame::Tunables;
-use highwater::lab::reclaim::{Actor, Pacer, RmapConfig, RmapPolicy, RmapQuirks, TwoListRules};
+use highwater::lab::reclaim::policy::KernelLists;
+use highwater::lab::reclaim::{Actor, Pacer, RmapConfig, RmapPolicy, RmapQuirks};
 use highwater::{Access, Background, Builder, File, Manager, Mapping, Pages};
 use support::TestFile;
 
@@ -57,7 +58,10 @@ impl Pacer for Told {
 fn builder() -> Builder {
     Manager::builder()
         .capacity(Pages(POOL).bytes())
-        .two_list(TwoListRules::Kernel)
+        .decided_by(Arc::new(KernelLists {
+            loses_contended: true,
+            ..KernelLists::default()
+        }))
         .background(Background::Off)
 }
 

@@ -9,7 +9,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use highwater::lab::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, TwoListRules};
+use highwater::lab::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks};
 use highwater::{Access, File, Manager, Mapping, Pages, ReadError};
 use support::TestFile;
 
@@ -30,7 +31,7 @@ impl Scene {
     fn of(pool: u64, policy: RmapPolicy, quirks: RmapQuirks) -> Self {
         let config = RmapConfig { policy, quirks };
         let builder = Manager::builder().capacity(Pages(pool).bytes());
-        let builder = builder.two_list(TwoListRules::ReadAgain);
+        let builder = builder.eviction_policy(PolicyKind::TwoList);
         let hw = builder.rmap(config).build().unwrap();
         let file = hw
             .open_backing(TestFile::new(2 * pool), Access::ReadOnly)

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::thread;
 
 use highwater::group::{StatItem, Tolerance};
-use highwater::lab::reclaim::TwoListRules;
-use highwater::lab::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::policy::{EvictionPolicy, KernelLists, PolicyKind, TwoList};
 use highwater::topology::Topology;
 use highwater::{Access, Background, Backing, File, Group, Limits, Manager, Pages, Snapshot};
 use support::{TestFile, assert_empty};
@@ -24,31 +23,32 @@ const FILE: u64 = 2 * POOL;
 
 /// On one CPU: pages in other CPUs' add batches are scanned late, so that the counts would be
 /// slightly lower.
-fn by_rules(rules: TwoListRules) -> (Manager, File) {
+fn by_policy(policy: Arc<dyn EvictionPolicy>) -> (Manager, File) {
     let builder = Manager::builder()
         .capacity(Pages(POOL).bytes())
         .topology(Topology::flat(1));
-    let hw = builder.two_list(rules).readahead(Pages(1)).build().unwrap();
+    let hw = builder
+        .decided_by(policy)
+        .readahead(Pages(1))
+        .build()
+        .unwrap();
     let file = hw.open_backing(TestFile::new(FILE), Access::ReadOnly);
     (hw, file.unwrap())
 }
 
-/// Returns every eviction policy, and both rules of the two lists.
-fn kinds() -> Vec<(PolicyKind, TwoListRules)> {
-    let default = TwoListRules::default();
-    let others = PolicyKind::ALL.into_iter().map(|policy| (policy, default));
-    others
-        .chain([(PolicyKind::TwoList, TwoListRules::Kernel)])
-        .collect()
+/// Returns every eviction policy, and the kernel's rules of the two lists.
+fn policies() -> Vec<Arc<dyn EvictionPolicy>> {
+    let mut policies = PolicyKind::ALL.map(PolicyKind::policy).to_vec();
+    policies.push(Arc::new(KernelLists::default()));
+    policies
 }
 
-fn by_kind((policy, rules): (PolicyKind, TwoListRules), background: Background) -> (Manager, File) {
+fn beside(policy: Arc<dyn EvictionPolicy>, background: Background) -> (Manager, File) {
     let builder = Manager::builder()
         .capacity(Pages(POOL).bytes())
         .topology(Topology::flat(1))
         .background(background)
-        .two_list(rules)
-        .eviction_policy(policy);
+        .decided_by(policy);
     let hw = builder.readahead(Pages(1)).build().unwrap();
     let file = hw.open_backing(TestFile::new(FILE), Access::ReadOnly);
     (hw, file.unwrap())
@@ -89,19 +89,18 @@ fn a_mapped_stream_is_looked_at_twice_by_the_kernels_rules() {
     // Goal: oracle 13: three passes over twice the pool by one mapping: refaults are exactly twice
     // the file's pages, and efficiency is just below 50 %. By the other rules it is 100 %: the
     // first access does not count.
-    for (rules, range) in [
-        (TwoListRules::Kernel, 45..=50),
-        (TwoListRules::ReadAgain, 100..=100),
-    ] {
-        let (hw, file) = by_rules(rules);
+    let kernel: Arc<dyn EvictionPolicy> = Arc::new(KernelLists::default());
+    let ours: Arc<dyn EvictionPolicy> = Arc::new(TwoList);
+    for (policy, range) in [(kernel, 45..=50), (ours, 100..=100)] {
+        let (hw, file) = by_policy(Arc::clone(&policy));
         let map = hw.space(&hw.root()).map_file(&file, 0..FILE).unwrap();
         for page in (0..3).flat_map(|_| 0..FILE) {
             map.read(&hw.enter(), page).unwrap();
         }
         let counted = Counted::of(&hw.snapshot());
-        assert_eq!(counted.refaults, 2 * FILE, "{rules:?}");
+        assert_eq!(counted.refaults, 2 * FILE, "{policy:?}");
         let efficiency = counted.efficiency();
-        assert!(range.contains(&efficiency), "{rules:?}: {efficiency} %");
+        assert!(range.contains(&efficiency), "{policy:?}: {efficiency} %");
         drop(map);
         assert_empty(&hw);
     }
@@ -110,8 +109,9 @@ fn a_mapped_stream_is_looked_at_twice_by_the_kernels_rules() {
 #[test]
 fn a_copied_stream_is_looked_at_once() {
     // Goal: as above, by copying reads of less than a page: 100 %, and no page is activated.
-    for rules in [TwoListRules::Kernel, TwoListRules::ReadAgain] {
-        let (hw, file) = by_rules(rules);
+    let kernel: Arc<dyn EvictionPolicy> = Arc::new(KernelLists::default());
+    for policy in [kernel, Arc::new(TwoList)] {
+        let (hw, file) = by_policy(Arc::clone(&policy));
         let mut piece = [0; 1024];
         for at in (0..3).flat_map(|_| 0..4 * FILE) {
             let read = file.read_at(&hw.root(), at * 1024, &mut piece).unwrap();
@@ -119,9 +119,9 @@ fn a_copied_stream_is_looked_at_once() {
         }
         let snapshot = hw.snapshot();
         let counted = Counted::of(&snapshot);
-        assert_eq!(counted.refaults, 2 * FILE, "{rules:?}");
-        assert_eq!(counted.efficiency(), 100, "{rules:?}");
-        assert_eq!(snapshot.counter("pgactivate"), 0, "{rules:?}");
+        assert_eq!(counted.refaults, 2 * FILE, "{policy:?}");
+        assert_eq!(counted.efficiency(), 100, "{policy:?}");
+        assert_eq!(snapshot.counter("pgactivate"), 0, "{policy:?}");
         assert_empty(&hw);
     }
 }
@@ -133,8 +133,8 @@ fn a_tenant_that_scans_does_not_cost_another_its_hot_set() {
     // scanner reads eight pools' worth once, while the other reads pages of its set at random, one
     // in four reads.
     let mut rng = seed::rng(14);
-    for kind in kinds() {
-        let (hw, hot_file) = by_kind(kind, Background::Off);
+    for policy in policies() {
+        let (hw, hot_file) = beside(Arc::clone(&policy), Background::Off);
         let low = Limits::default().with_low(Pages(350).bytes());
         let (hot, scanner) = (
             hw.root().child("hot", low).unwrap(),
@@ -157,11 +157,11 @@ fn a_tenant_that_scans_does_not_cost_another_its_hot_set() {
                 set.read(&hw.enter(), page).unwrap();
             }
         }
-        assert!(100 * hits >= 99 * reads, "{kind:?}: {hits} of {reads}");
+        assert!(100 * hits >= 99 * reads, "{policy:?}: {hits} of {reads}");
         assert_eq!(
             hot.events().low,
             0,
-            "{kind:?}: nothing was taken below its low"
+            "{policy:?}: nothing was taken below its low"
         );
         drop((set, stream));
         drop((hot_space, space));
@@ -177,8 +177,8 @@ fn a_tenant_at_its_max_reclaims_from_itself_only() {
     // holds pages and touches none: none of those is scanned, and the first has at most its
     // maximum.
     const MAX: u64 = 100;
-    for kind in kinds() {
-        let (hw, file) = by_kind(kind, Background::Thread);
+    for policy in policies() {
+        let (hw, file) = beside(Arc::clone(&policy), Background::Thread);
         let child = |name, limits| hw.root().child(name, limits).unwrap();
         let bystander = child("bystander", Limits::default());
         let tenant = child("tenant", Limits::max(Pages(MAX).bytes()));
@@ -197,18 +197,18 @@ fn a_tenant_at_its_max_reclaims_from_itself_only() {
                 });
             }
         });
-        assert!(tenant.usage_precise() <= Pages(MAX).bytes(), "{kind:?}");
-        assert_eq!(bystander.usage_precise(), Pages(500).bytes(), "{kind:?}");
+        assert!(tenant.usage_precise() <= Pages(MAX).bytes(), "{policy:?}");
+        assert_eq!(bystander.usage_precise(), Pages(500).bytes(), "{policy:?}");
         let counted = |group: &Group, item| group.stats(Tolerance::EXACT).get(item);
         for item in [
             StatItem::PgscanDirect,
             StatItem::PgscanKswapd,
             StatItem::Pgrefill,
         ] {
-            assert_eq!(counted(&bystander, item), 0, "{kind:?}: {item:?}");
+            assert_eq!(counted(&bystander, item), 0, "{policy:?}: {item:?}");
         }
         let stolen = counted(&tenant, StatItem::PgstealDirect);
-        assert!(stolen >= 9 * MAX.cast_signed(), "{kind:?}: {stolen}");
+        assert!(stolen >= 9 * MAX.cast_signed(), "{policy:?}: {stolen}");
         drop((held, map));
         assert_empty(&hw);
     }
@@ -220,13 +220,11 @@ fn pages_and_counts_add_up_under_every_policy() {
     // stays isolated, and for a shortage in the pool, the sums of scanned and stolen pages by actor
     // equal those by type. Method: three threads read a file and memory that together are four
     // times the pool, beside the background thread.
-    for kind in kinds() {
-        let (policy, rules) = kind;
+    for policy in policies() {
         let hw = Manager::builder()
             .capacity(Pages(POOL).bytes())
             .background(Background::Thread)
-            .two_list(rules)
-            .eviction_policy(policy)
+            .decided_by(Arc::clone(&policy))
             .swap_on(TestFile::new(FILE) as Arc<dyn Backing>)
             .build()
             .unwrap();
@@ -254,9 +252,9 @@ fn pages_and_counts_add_up_under_every_policy() {
         hw.check_invariants();
         let snapshot = hw.snapshot();
         let counted = Counted::of(&snapshot);
-        assert!(counted.stolen > POOL, "{kind:?}");
+        assert!(counted.stolen > POOL, "{policy:?}");
         for name in ["nr_isolated_anon", "nr_isolated_file"] {
-            assert_eq!(snapshot.counter(name), 0, "{kind:?}: {name}");
+            assert_eq!(snapshot.counter(name), 0, "{policy:?}: {name}");
         }
         drop((map, memory));
         assert_empty(&hw);
@@ -268,7 +266,7 @@ fn a_stall_is_counted_for_want_in_the_pool_only() {
     // Goal: allocstall counts reclaim for the whole pool; reclaim for a tenant's own limit is in
     // its own statistics, and in the counts by type. Method: a tenant that streams through its
     // limit in a pool that has room.
-    let (hw, file) = by_rules(TwoListRules::ReadAgain);
+    let (hw, file) = by_policy(Arc::new(TwoList));
     let tenant = hw.root().child("tenant", Limits::max(Pages(100).bytes()));
     let tenant = tenant.unwrap();
     let map = hw.space(&tenant).map_file(&file, 0..400).unwrap();

@@ -65,8 +65,6 @@ impl Builder {
                 },
                 throttling: self.throttling,
                 rmap: self.rmap,
-                rules: self.rules,
-                inactive_ratio: self.inactive_ratio,
                 pacer: self.pacer,
                 policy: self.policy,
                 swap: self.swap.map(Swap::open).transpose()?,

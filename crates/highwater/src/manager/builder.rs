@@ -11,8 +11,8 @@ use super::writeback::DirtyTunables;
 use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT};
 use crate::frame::{MakeBackend, PoolConfig, Tunables, Zeroing};
 use crate::percpu::Regime;
-use crate::reclaim::policy::PolicyKind;
-use crate::reclaim::{Pacer, RmapConfig, TwoListRules};
+use crate::reclaim::policy::{EvictionPolicy, PolicyKind};
+use crate::reclaim::{Pacer, RmapConfig};
 use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
@@ -35,10 +35,8 @@ pub struct Builder {
     pub(super) pool: PoolConfig,
     pub(super) throttling: Throttling,
     pub(super) rmap: RmapConfig,
-    pub(super) rules: TwoListRules,
-    pub(super) inactive_ratio: Option<u64>,
     pub(super) pacer: Option<Arc<dyn Pacer>>,
-    pub(super) policy: PolicyKind,
+    pub(super) policy: Arc<dyn EvictionPolicy>,
     pub(super) swap: Option<Swap>,
     pub(super) readahead: Pages,
     pub(super) marks: MarkRule,
@@ -71,10 +69,8 @@ impl Builder {
             pool: PoolConfig::new(1),
             throttling: Throttling::default(),
             rmap: RmapConfig::default(),
-            rules: TwoListRules::default(),
-            inactive_ratio: None,
             pacer: None,
-            policy: PolicyKind::default(),
+            policy: PolicyKind::default().policy(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
             marks: MarkRule::default(),
@@ -303,26 +299,15 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn eviction_policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy.policy();
+        self
+    }
+
+    /// Sets the eviction policy to one of the caller's.
+    #[cfg(feature = "lab")]
+    #[visibility::make(pub)]
+    pub(crate) fn decided_by(mut self, policy: Arc<dyn EvictionPolicy>) -> Self {
         self.policy = policy;
-        self
-    }
-
-    /// Selects the active and inactive lists of Linux as the eviction policy
-    /// ([`PolicyKind::TwoList`]), with the given rules for promotion and demotion.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn two_list(mut self, rules: TwoListRules) -> Self {
-        self.policy = PolicyKind::TwoList;
-        self.rules = rules;
-        self
-    }
-
-    /// Sets how many active pages of a type the two lists keep for each inactive one. Active pages
-    /// are scanned only beyond that ratio, or while pages of a new working set come in. A larger
-    /// ratio protects more of a working set from streams, and leaves new pages less time for a
-    /// second access. Default: the kernel's, 1 below 1 GiB of such pages, and sqrt(10 x GiB) above.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn inactive_ratio(mut self, active: u64) -> Self {
-        self.inactive_ratio = Some(active);
         self
     }
 

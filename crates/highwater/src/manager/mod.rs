@@ -105,8 +105,8 @@ use crate::frame::{FramePool, PoolConfig};
 use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, ChosenRegime, PercpuOwner};
-use crate::reclaim::policy::PolicyKind;
-use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl, TwoListRules};
+use crate::reclaim::policy::EvictionPolicy;
+use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{CpuId, Pages, Pfn};
@@ -194,10 +194,8 @@ struct Parts {
     pool: PoolConfig,
     throttling: Throttling,
     rmap: RmapConfig,
-    rules: TwoListRules,
-    inactive_ratio: Option<u64>,
     pacer: Option<Arc<dyn Pacer>>,
-    policy: PolicyKind,
+    policy: Arc<dyn EvictionPolicy>,
     swap: Option<SwapArea>,
     readahead: ReadaheadMax,
     grace: Duration,
@@ -270,8 +268,6 @@ impl Core {
             pool: config,
             throttling,
             rmap,
-            rules,
-            inactive_ratio,
             pacer,
             policy,
             swap,
@@ -299,8 +295,6 @@ impl Core {
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
         let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus)
             .with_rmap(rmap)
-            .with_rules(rules)
-            .with_inactive_ratio(inactive_ratio)
             .with_pacer(pacer)
             .with_eviction_policy(policy);
         reclaim.add_group(&root);

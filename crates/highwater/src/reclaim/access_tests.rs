@@ -1,14 +1,24 @@
 //! Access detection: the streaming oracle, second chances, activation, and refaults.
 
+use super::policy::KernelLists;
 use super::shadow::Shadow;
 use super::tests::Scene;
 use super::*;
 use crate::cache::Presence;
 use crate::group::{StatItem, Tolerance};
 
+const KERNEL: KernelLists = KernelLists {
+    inactive_ratio: None,
+    loses_contended: false,
+};
+
 /// Reads a file of twice the pool three times, with `access` after each page has come in.
-fn stream(frames: u64, rules: TwoListRules, access: impl Fn(&Scene, u64)) -> Scene {
-    let scene = Scene::with_rules(frames, rules);
+fn stream(
+    frames: u64,
+    policy: impl EvictionPolicy + 'static,
+    access: impl Fn(&Scene, u64),
+) -> Scene {
+    let scene = Scene::with_policy(frames, policy);
     let root = scene.groups.root();
     let mut refaults = 0;
     for page in (0..3).flat_map(|_| 0..2 * frames) {
@@ -41,7 +51,7 @@ fn a_mapped_stream_takes_two_scans_a_page() {
     // Goal: the streaming oracle: three passes over a file of twice the pool through a mapping
     // refault exactly twice the file's pages, and half of the scanned pages are freed. Method: the
     // access that brings a page in leaves it young.
-    let scene = stream(256, TwoListRules::Kernel, |scene, page| {
+    let scene = stream(256, KERNEL, |scene, page| {
         assert!(scene.read(page));
     });
     let efficiency = efficiency(&scene);
@@ -52,8 +62,8 @@ fn a_mapped_stream_takes_two_scans_a_page() {
 #[test]
 fn a_copied_stream_takes_one_scan_a_page() {
     // Goal and method as above, by copying reads: every scanned page is freed.
-    for rules in [TwoListRules::Kernel, TwoListRules::ReadAgain] {
-        let scene = stream(256, rules, |scene, page| scene.copy(page));
+    let copy = |scene: &Scene, page| scene.copy(page);
+    for scene in [stream(256, KERNEL, copy), stream(256, TwoList, copy)] {
         assert_eq!(efficiency(&scene), 100);
         scene.assert_nothing_is_left();
     }
@@ -63,7 +73,7 @@ fn a_copied_stream_takes_one_scan_a_page() {
 fn a_mapped_stream_takes_one_scan_where_its_first_access_is_none() {
     // Goal: as above, for the other rules: a page without a further access is evicted at its first
     // scan.
-    let scene = stream(256, TwoListRules::ReadAgain, |scene, page| {
+    let scene = stream(256, TwoList, |scene, page| {
         scene.cache.forget_young(scene.pfn(page));
     });
     assert_eq!(efficiency(&scene), 100);
@@ -109,9 +119,11 @@ fn as_many_active_pages_are_kept_as_the_ratio_says() {
         (Some(5), false),
         (Some(0), true),
     ] {
-        let scene = Scene::with_rules(256, TwoListRules::Kernel);
-        let reclaim = scene.reclaim.with_inactive_ratio(ratio);
-        let scene = Scene { reclaim, ..scene };
+        let policy = KernelLists {
+            inactive_ratio: ratio,
+            ..KERNEL
+        };
+        let scene = Scene::with_policy(256, policy);
         let root = scene.groups.root();
         for page in 0..120 {
             scene.fault(&root, page);
@@ -135,7 +147,7 @@ fn active_pages_are_deactivated_whether_read_or_not() {
     // Goal: 9.4: every page except code in use leaves the active list at its tail, with the
     // workingset flag. Method: more active than inactive pages, all of them young; one round over
     // them.
-    let scene = Scene::with_rules(256, TwoListRules::Kernel);
+    let scene = Scene::with_policy(256, KERNEL);
     let root = scene.groups.root();
     for page in 0..100 {
         scene.fault(&root, page);
@@ -265,7 +277,7 @@ fn refault_distances_agree_with_a_model() {
                 let shadow = Shadow {
                     group: recalled.group.expect("the root"),
                     age,
-                    was_workingset: recalled.was_workingset,
+                    was_active: recalled.was_active,
                 };
                 scene.reclaim.shadows.insert(key, shadow);
                 assert_eq!(ages.insert(page, age), None, "page {page} left twice");

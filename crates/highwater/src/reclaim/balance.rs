@@ -14,10 +14,10 @@
 //! Swappiness is the pool's, unless it is set on the group or an ancestor. A group with 0 is never
 //! swapped.
 //!
-//! **Policies.** Under a policy other than the two lists, the list that a page is on does not tell
-//! how many pages could be spared: both lists count as inactive. Recent refaults of a type show
-//! that more of it is needed, as they do with two lists beside the lists' lengths: then the third
-//! and fourth row do not apply.
+//! **Policies.** Under a policy that evicts from both lists, the list that a page is on does not
+//! tell how many pages could be spared: both lists count as inactive. Recent refaults of a type
+//! show that more of it is needed, as they do for a policy that ages the active list beside the
+//! lists' lengths: then the third and fourth row do not apply.
 //!
 //! **Cost.** A page that was scanned and stayed costs 1; one that was written out, or refaulted
 //! although it had been part of the working set, costs 32 times that ([`Costs`]). The weight of a
@@ -138,10 +138,8 @@ pub(super) struct ScanInput {
     pub(super) file_is_tiny: bool,
     /// Whether pages of a type may be deactivated, by type: 0 anonymous, 1 files.
     pub(super) may_deactivate: [bool; 2],
-    /// Whether a policy chooses the list of a type to scan: then both count as one here.
-    pub(super) is_one_list: bool,
-    /// Active pages for each inactive one; `None` for the ratio by size.
-    pub(super) inactive_ratio: Option<u64>,
+    /// Whether the policy ages the active lists; if not, both lists of a type count as one here.
+    pub(super) ages: bool,
     pub(super) costs: Costs,
 }
 
@@ -187,7 +185,7 @@ impl ScanInput {
             lists.map(|list| (page_type, list))
         });
         let lists = lists.filter(|&(page_type, list)| {
-            !list.is_active() || self.is_one_list || self.may_deactivate[page_type as usize]
+            !list.is_active() || !self.ages || self.may_deactivate[page_type as usize]
         });
         let mut counts = ScanCounts::default();
         for (page_type, list) in lists.clone() {
@@ -201,20 +199,10 @@ impl ScanInput {
             let most = lists.max_by_key(worth).filter(|list| worth(list) > 0);
             most.into_iter().for_each(|(_, list)| counts.set(list, 1));
         }
-        match self.is_one_list {
-            true => counts.by_type(),
-            false => counts,
+        match self.ages {
+            true => counts,
+            false => counts.by_type(),
         }
-    }
-
-    /// Returns whether some active anonymous pages are aged although they are not scanned
-    /// otherwise, so that there are inactive ones when they are needed.
-    pub(super) fn trims_anon(&self) -> bool {
-        let is_low = || {
-            self.sizes
-                .inactive_is_low(PageType::Anon, self.inactive_ratio)
-        };
-        self.has_swap && !self.is_one_list && is_low()
     }
 
     fn balance(&self) -> ScanBalance {
@@ -232,11 +220,11 @@ impl ScanInput {
         if self.file_is_tiny {
             return ScanBalance::Only(PageType::Anon);
         }
-        let inactive_file = match self.is_one_list {
-            true => self.sizes.of_type(PageType::File).0,
-            false => self.sizes.inactive_file.0,
+        let candidates = match self.ages {
+            true => self.sizes.inactive_file,
+            false => self.sizes.of_type(PageType::File),
         };
-        if inactive_file >> self.priority > 0 && !self.may_deactivate[PageType::File as usize] {
+        if candidates.0 >> self.priority > 0 && !self.may_deactivate[PageType::File as usize] {
             return ScanBalance::Only(PageType::File);
         }
         self.fractions()
@@ -295,8 +283,7 @@ mod tests {
             is_group_reclaim: false,
             file_is_tiny: false,
             may_deactivate: [true, true],
-            is_one_list: false,
-            inactive_ratio: None,
+            ages: true,
             costs: Costs::default(),
         }
     }
@@ -354,10 +341,10 @@ mod tests {
 
     #[test]
     fn a_policys_lists_count_as_one() {
-        // Goal: under a policy that chooses the list, the rules apply to all pages of a type.
+        // Goal: under a policy that evicts from both lists, the rules apply to all pages of a type.
         // Method: rows three to five of the table, and the last.
         let one = ScanInput {
-            is_one_list: true,
+            ages: false,
             may_deactivate: [false, false],
             ..input()
         };

@@ -20,9 +20,9 @@
 //!
 //! Checked by the models in `loom`.
 
-use super::lists::PageType;
+use super::lists::{PageType, Placement};
 use super::table::{Lruvecs, list_for, type_of};
-use super::{CLUSTER_MAX_LEN, LruvecRef, Placement, Reclaim};
+use super::{CLUSTER_MAX_LEN, LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, FileId, PageCache, PageFlag, PageKey, RmapAccess};
 use crate::group::GroupTree;
 use crate::sync::Arc;
@@ -72,7 +72,7 @@ impl Lruvecs {
 
     /// Puts a page at the head of the list that its flags name.
     pub(super) fn put_back(&self, cache: &PageCache, groups: &GroupTree, isolated: Isolated) {
-        let place = Placement::of(list_for(cache, isolated.pfn));
+        let place = list_for(cache, isolated.pfn).into();
         let pfn = isolated.pfn;
         self.put_back_at(cache, groups, isolated, place);
         if place == Placement::Unevictable {

@@ -28,6 +28,15 @@ impl PageType {
     /// Both, in the kernel's order.
     pub const ALL: [Self; 2] = [Self::Anon, Self::File];
 
+    /// Returns a list of this type.
+    #[must_use]
+    pub const fn list(self, side: Side) -> LruList {
+        match side {
+            Side::Inactive => self.inactive(),
+            Side::Active => self.active(),
+        }
+    }
+
     /// Returns the list of this type's pages that were accessed at most once.
     #[must_use]
     pub const fn inactive(self) -> LruList {
@@ -43,6 +52,56 @@ impl PageType {
         match self {
             Self::Anon => LruList::ActiveAnon,
             Self::File => LruList::ActiveFile,
+        }
+    }
+}
+
+/// One of the two lists of pages of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The inactive list.
+    Inactive,
+    /// The active list.
+    Active,
+}
+
+impl Side {
+    /// Returns the other list.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Inactive => Self::Active,
+            Self::Active => Self::Inactive,
+        }
+    }
+}
+
+/// The list of its type at whose head a page is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The inactive list.
+    Inactive,
+    /// The active list.
+    Active,
+    /// The unevictable list.
+    Unevictable,
+}
+
+impl From<Side> for Placement {
+    fn from(side: Side) -> Self {
+        match side {
+            Side::Inactive => Self::Inactive,
+            Side::Active => Self::Active,
+        }
+    }
+}
+
+impl From<LruList> for Placement {
+    fn from(list: LruList) -> Self {
+        match list {
+            LruList::Unevictable => Self::Unevictable,
+            list if list.is_active() => Self::Active,
+            _ => Self::Inactive,
         }
     }
 }

@@ -2,14 +2,13 @@
 //!
 //! Every group has an lruvec: an inactive and an active list of the pages it pays for, for
 //! anonymous and for file pages, and a list of unevictable ones. A page is added at the head of the
-//! inactive list, through a per-CPU batch. When reclaim reaches it at the tail, its accesses decide
-//! ([`TwoListRules`]): it is evicted, kept for another scan, or activated. With copying reads
-//! ([`Reclaim::mark_accessed`]) the second access activates it at once. Active pages are
-//! deactivated when the inactive list is short or a new working set arrives.
+//! list that the eviction policy ([`policy`]) names, through a per-CPU batch. When reclaim reaches
+//! it at the tail, its accesses decide: it is evicted, kept for another scan, or moved to the other
+//! list. The policy also decides which list reclaim works on.
 //!
-//! An evicted page leaves a shadow: if it refaults within a distance that a larger active list
-//! would have bridged, it goes straight to the active list (a *workingset activation*), so that a
-//! working set that changes, or loops over slightly more than fits, is noticed.
+//! An evicted page leaves a shadow: if it refaults soon, the policy can put it on the active list
+//! at once (a *workingset activation*), so that a working set that changes, or loops over slightly
+//! more than fits, is noticed.
 //!
 //! One pass ([`Reclaim::shrink`]) works for a *target* group and its descendants. It scans at
 //! increasing *priority* (a list's length shifted right by it), in clusters, with a cursor that the
@@ -29,12 +28,11 @@
 //! | `scan`, `pass`, `cursor` | one pass: priorities, protection, shared position |
 //! | `balance` | scan counts of each list |
 //! | `shrink` | a cluster of one list |
-//! | `two_list`, `verdict` | decisions for a page |
-//! | `policy`, `by_policy` | eviction policies other than the two-list LRU |
+//! | `policy` | eviction policies: decisions for a page |
 //! | `rmap` | access to mappings, contended rmap locks |
 //! | `arrival` | pages in transit, and waits for their arrival |
 //! | `throttle` | waits for other reclaimers |
-//! | `shadow` | shadow entries of evicted pages |
+//! | `shadow`, `refault` | shadow entries of evicted pages, and their return |
 //! | `stats` | counters |
 //!
 //! Invariant: a page is on exactly one list of the group that pays for it, in one add batch, or
@@ -48,7 +46,6 @@
 mod arrival;
 mod balance;
 mod batch;
-mod by_policy;
 mod cursor;
 mod isolate;
 mod lists;
@@ -56,6 +53,7 @@ mod lruvec;
 mod pace;
 mod pass;
 pub mod policy;
+mod refault;
 mod rmap;
 mod scan;
 mod shadow;
@@ -64,8 +62,6 @@ mod sizes;
 mod stats;
 mod table;
 mod throttle;
-mod two_list;
-mod verdict;
 
 #[cfg(all(test, not(loom)))]
 mod access_tests;
@@ -83,15 +79,13 @@ mod walk_tests;
 mod writeback_tests;
 
 pub use arrival::{Arrival, OnItsWay, Want};
-pub use lists::{LruList, PageType};
+pub use lists::{LruList, PageType, Placement};
 pub use pace::Pacer;
 pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};
 pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
 pub use stats::{ReclaimStats, pages_item};
-pub use two_list::TwoListRules;
-pub use verdict::{Accesses, Verdict};
 
 use std::fmt;
 use std::time::Duration;
@@ -107,9 +101,9 @@ use crate::units::{Pages, Pfn};
 use balance::SWAPPINESS_MAX;
 use batch::{Batch, Batches};
 use lruvec::Lruvec;
-use policy::{EvictionPolicy, PolicyKind};
-use shadow::{Shadows, WorkingsetClock};
-use table::{Lruvecs, list_for, note_placement, type_of};
+use policy::{EvictionPolicy, TwoList};
+use shadow::Shadows;
+use table::{Lruvecs, list_for};
 use throttle::Sleepers;
 
 /// Pages scanned and evicted together by direct reclaim. Chosen: as in Linux.
@@ -131,27 +125,6 @@ pub struct SwappinessError {
     pub asked: u64,
 }
 
-/// The list of its type at whose head a page is put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
-    /// The inactive list.
-    Inactive,
-    /// The active list.
-    Active,
-    /// The unevictable list.
-    Unevictable,
-}
-
-impl Placement {
-    const fn of(list: LruList) -> Self {
-        match list {
-            LruList::Unevictable => Self::Unevictable,
-            list if list.is_active() => Self::Active,
-            _ => Self::Inactive,
-        }
-    }
-}
-
 /// The reclaim state of one pool.
 pub struct Reclaim {
     cache: Arc<PageCache>,
@@ -163,15 +136,9 @@ pub struct Reclaim {
     stats: ReclaimStats,
     rmap: RmapConfig,
     rmap_stats: RmapStats,
-    rules: TwoListRules,
-    /// Active pages for each inactive one above which active pages are scanned; `None` for the
-    /// ratio by size.
-    inactive_ratio: Option<u64>,
     /// Receives reclaim's work.
     pacer: Option<Arc<dyn Pacer>>,
-    policy_kind: PolicyKind,
-    /// The eviction policy, if it is not the two lists.
-    policy: Option<Box<dyn EvictionPolicy>>,
+    policy: Arc<dyn EvictionPolicy>,
     /// Written by: setters. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
     /// Threads that wait for isolated pages, the limit of that wait, and threads that wait for
@@ -204,11 +171,8 @@ impl Reclaim {
             stats: ReclaimStats::default(),
             rmap: RmapConfig::default(),
             rmap_stats: RmapStats::default(),
-            rules: TwoListRules::default(),
-            inactive_ratio: None,
             pacer: None,
-            policy_kind: PolicyKind::TwoList,
-            policy: None,
+            policy: Arc::new(TwoList),
             swappiness: AtomicU64::new(SWAPPINESS),
             settling: Sleepers::default(),
             isolated_max: throttle::ISOLATED_MAX,
@@ -217,24 +181,29 @@ impl Reclaim {
         }
     }
 
-    /// Sets the rules by which pages move between the two lists.
+    /// Selects an eviction policy.
     #[must_use]
-    pub fn with_rules(mut self, rules: TwoListRules) -> Self {
-        self.rules = rules;
+    pub fn with_eviction_policy(mut self, policy: Arc<dyn EvictionPolicy>) -> Self {
+        self.policy = policy;
         self
     }
 
-    /// Sets the number of active pages for each inactive one above which active pages are scanned.
-    #[must_use]
-    pub fn with_inactive_ratio(mut self, ratio: Option<u64>) -> Self {
-        self.inactive_ratio = ratio;
-        self
+    /// Returns whether the policy [ages](EvictionPolicy::ages) the active lists.
+    fn ages(&self) -> bool {
+        self.policy.ages()
     }
 
-    /// Returns the rules by which pages move between the two lists.
+    /// Returns whether the access that brings a page in through a mapping leaves it young.
     #[must_use]
-    pub const fn rules(&self) -> TwoListRules {
-        self.rules
+    pub fn counts_first_access(&self) -> bool {
+        self.policy.counts_first_access()
+    }
+
+    /// Returns whether the copying read that brings a page in counts as an access to it, as in the
+    /// kernel.
+    #[must_use]
+    pub fn counts_first_copy(&self) -> bool {
+        self.ages()
     }
 
     /// Creates the lists of a new group.
@@ -252,69 +221,9 @@ impl Reclaim {
         }
     }
 
-    /// Adds a page that has just become resident to its group's lists; returns its refault, if it
-    /// was evicted before.
-    pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
-        let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
-        let page_type = type_of(&self.cache, pfn);
-        if let Some(policy) = &self.policy {
-            let refault = self.admit_by_policy(&**policy, &lruvec, pfn, key);
-            if let Some(refault) = refault {
-                self.note_refault(&lruvec, pfn, page_type, refault);
-            }
-            self.put_in_batch(pfn);
-            return refault;
-        }
-        let refault = self.shadows.take(key).map(|shadow| {
-            // The distance is measured by the clock of the group for whose shortage the page was
-            // evicted.
-            match shadow.group.and_then(|group| self.lruvecs.get(group)) {
-                Some(short) => self.workingset_clock(&short, page_type).judge(shadow),
-                None => Refault::Beyond,
-            }
-        });
-        if let Some(refault) = refault {
-            self.note_refault(&lruvec, pfn, page_type, refault);
-        }
-        note_placement(&self.cache, pfn, self.rules.admit(refault));
-        self.put_in_batch(pfn);
-        refault
-    }
-
     fn put_in_batch(&self, pfn: Pfn) {
         self.batches
             .change(|batch| batch.added.push(pfn), |batch| self.spill(batch));
-    }
-
-    /// Returns the clock and competitors of a refaulting page that was evicted for a shortage in
-    /// the group of `short`.
-    fn workingset_clock(&self, short: &Lruvec, page_type: PageType) -> WorkingsetClock {
-        let sizes = short.subtree_sizes();
-        let sizes = match self.has_swap() {
-            true => sizes,
-            // Anonymous pages could not have been evicted in its place.
-            false => sizes.without_anon(),
-        };
-        WorkingsetClock {
-            now: short.clock(),
-            workingset: sizes.workingset_for(page_type).0,
-        }
-    }
-
-    /// Counts a refault.
-    fn note_refault(&self, lruvec: &Lruvec, pfn: Pfn, page_type: PageType, refault: Refault) {
-        self.stats.count_refault(lruvec.group(), page_type, refault);
-        if refault == Refault::Beyond {
-            return;
-        }
-        if self.policy.is_none() {
-            lruvec.note_refault(page_type);
-        }
-        lruvec.age(1);
-        if refault == Refault::Restored {
-            self.cache.set_flag(pfn, PageFlag::Workingset);
-            lruvec.note_cost(page_type, 1, 0);
-        }
     }
 
     /// Returns whether anonymous pages can be swapped out.
@@ -360,8 +269,8 @@ impl Reclaim {
         own.unwrap_or_else(|| self.swappiness.load(Ordering::Relaxed))
     }
 
-    /// Records an access by a copying read, which no entry records: the first marks the page as
-    /// referenced, the second activates it. The caller has just found the page in the frame; if it
+    /// Records an access by a copying read, which no entry records. If the policy ages the active
+    /// lists, the second activates the page. The caller has just found the page in the frame; if it
     /// has been evicted since, the call has no effect.
     ///
     /// # Cost
@@ -370,7 +279,7 @@ impl Reclaim {
     /// or the batch of the CPU.
     pub fn mark_accessed(&self, pfn: Pfn, key: PageKey) {
         let cache = &self.cache;
-        if self.policy.is_some() {
+        if !self.ages() {
             return cache.add_credit(pfn);
         }
         if !cache.set_flag(pfn, PageFlag::Referenced)
@@ -414,7 +323,7 @@ impl Reclaim {
             let (run, later) = rest.split_at(rest.iter().take_while(is_its).count());
             let placed = run
                 .iter()
-                .map(|&pfn| (pfn, Placement::of(list_for(&self.cache, pfn))));
+                .map(|&pfn| (pfn, list_for(&self.cache, pfn).into()));
             self.lruvecs.add_all(&self.cache, &lruvec, placed);
             rest = later;
         }

@@ -141,11 +141,6 @@ impl Reclaim {
         &self.rmap_stats
     }
 
-    /// Returns whether the kernel's mistakes are reproduced.
-    pub(super) fn is_kernel_faithful(&self) -> bool {
-        self.rmap.quirks == RmapQuirks::KernelFaithful
-    }
-
     /// Returns the accesses to an isolated page since reclaim last scanned it; clears the marks,
     /// unless they cannot be checked. If a group is short by itself (`within`), counts only
     /// accesses through mappings of the group and its descendants.

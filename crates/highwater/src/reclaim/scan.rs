@@ -127,7 +127,8 @@ pub(super) struct Step {
     pub(super) counts: ScanCounts,
     /// Pages that can be taken before the group is protected: at least one.
     pub(super) exposed: u64,
-    /// Whether a cluster of active anonymous pages is aged besides.
+    /// Whether a cluster of active anonymous pages is aged although it is not scanned otherwise, so
+    /// that there are inactive ones when they are needed.
     pub(super) trims_anon: bool,
 }
 
@@ -275,27 +276,22 @@ impl Reclaim {
         let priority = level.priority;
         let home = self.lruvecs.of(scan.control.target)?;
         let sizes = home.subtree_sizes();
-        // A policy chooses the list itself.
-        let is_one_list = self.policy.is_some();
+        let ages = self.ages();
         let may_deactivate = PageType::ALL.map(|page_type| {
             scan.forces_deactivation
-                || !is_one_list && sizes.inactive_is_low(page_type, self.inactive_ratio)
+                || self.policy.inactive_is_low(sizes.lens(page_type))
                 || home.has_new_workingset(page_type)
         });
         for page_type in PageType::ALL {
             let active = sizes.of(page_type.active());
             scan.has_spared_active |=
-                !is_one_list && !may_deactivate[page_type as usize] && active.0 >> priority > 0;
+                ages && !may_deactivate[page_type as usize] && active.0 >> priority > 0;
         }
         let file = sizes.of_type(PageType::File) + self.pool.nr_free();
-        let inactive_anon = match is_one_list {
-            true => sizes.of_type(PageType::Anon),
-            false => sizes.inactive_anon,
-        };
         let file_is_tiny = scan.control.is_pool_wide()
             && file <= self.pool.watermarks().high
             && !may_deactivate[PageType::Anon as usize]
-            && inactive_anon.0 >> priority > 0;
+            && self.policy.candidates(sizes.lens(PageType::Anon)) >> priority > 0;
         let input = ScanInput {
             sizes,
             priority,
@@ -305,8 +301,7 @@ impl Reclaim {
             is_group_reclaim: !scan.control.is_pool_wide(),
             file_is_tiny,
             may_deactivate,
-            is_one_list,
-            inactive_ratio: self.inactive_ratio,
+            ages,
             costs: home.costs(),
         };
         Some(Round { level, home, input })
@@ -325,7 +320,8 @@ impl Reclaim {
                 let mut cursor = round.home.cursor.lock();
                 let counts = cursor.take(visit, share, self.cluster(scan.control.actor));
                 drop(cursor);
-                let trims_anon = round.input_for(&lruvec, sizes).trims_anon();
+                let trims_anon =
+                    self.has_swap() && self.policy.inactive_is_low(sizes.lens(PageType::Anon));
                 let exposed = exposed.max(1);
                 let counts = counts.at_most(exposed);
                 return Some(Step {
@@ -352,7 +348,7 @@ impl Reclaim {
 
 impl Round {
     /// Returns the pages of each list of a group to scan: at least one if any is eligible. Under a
-    /// policy, of each type, as if all were on its inactive list.
+    /// policy that evicts from both lists, of each type, as if all were on its inactive list.
     fn counts(&self, lruvec: &Lruvec, sizes: ListSizes) -> ScanCounts {
         self.input_for(lruvec, sizes).counts()
     }

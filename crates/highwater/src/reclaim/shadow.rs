@@ -104,7 +104,7 @@ pub(super) struct Shadow {
     /// That group's clock before the eviction.
     pub(super) age: u64,
     /// Whether the page had been active.
-    pub(super) was_workingset: bool,
+    pub(super) was_active: bool,
 }
 
 /// The record of a page that refaults.
@@ -113,7 +113,7 @@ pub(super) struct Recalled {
     /// As in the shadow, if its number was small enough.
     pub(super) group: Option<GroupId>,
     pub(super) age: Age,
-    pub(super) was_workingset: bool,
+    pub(super) was_active: bool,
 }
 
 /// Kind of a refault.
@@ -125,24 +125,6 @@ pub enum Refault {
     Restored,
     /// Too distant: no list of this size would have kept it.
     Beyond,
-}
-
-/// A group's clock, and the number of pages that a page of some type competes with.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WorkingsetClock {
-    pub(super) now: u64,
-    pub(super) workingset: u64,
-}
-
-impl WorkingsetClock {
-    pub(super) fn judge(self, shadow: Recalled) -> Refault {
-        let refault_distance = shadow.age.distance(self.now);
-        match refault_distance <= self.workingset {
-            true if shadow.was_workingset => Refault::Restored,
-            true => Refault::WithinWorkingset,
-            false => Refault::Beyond,
-        }
-    }
 }
 
 /// The shadows of one pool.
@@ -187,7 +169,7 @@ impl Shadows {
         let age = Age::of(shadow.age, self.unit);
         let group = u64::from(shadow.group.0.min(GROUPS_MAX)) + 1;
         let word = name
-            | u64::from(shadow.was_workingset) << ACTIVE_SHIFT
+            | u64::from(shadow.was_active) << ACTIVE_SHIFT
             | age.units << AGE_SHIFT
             | group << GROUP_SHIFT;
         let (shard, at) = self.shard(set);
@@ -206,7 +188,7 @@ impl Shadows {
                 units: (word >> AGE_SHIFT) & AGE_MASK,
                 unit: self.unit,
             },
-            was_workingset: (word >> ACTIVE_SHIFT) & 1 == 1,
+            was_active: (word >> ACTIVE_SHIFT) & 1 == 1,
         })
     }
 
@@ -285,7 +267,7 @@ mod tests {
         Shadow {
             group: GROUP,
             age,
-            was_workingset: false,
+            was_active: false,
         }
     }
 
@@ -306,19 +288,19 @@ mod tests {
                 (GROUPS_MAX, false),
                 (u32::MAX, false),
             ] {
-                for (age, was_workingset) in [(0, true), (77, false), (u64::MAX / 3, true)] {
+                for (age, was_active) in [(0, true), (77, false), (u64::MAX / 3, true)] {
                     let group = GroupId(group);
                     shadows.insert(
                         key(5),
                         Shadow {
                             group,
                             age,
-                            was_workingset,
+                            was_active,
                         },
                     );
                     let back = shadows.take(key(5)).expect("just put there");
                     assert_eq!(back.group, is_known.then_some(group));
-                    assert_eq!(back.was_workingset, was_workingset);
+                    assert_eq!(back.was_active, was_active);
                     for distance in [0, 1, frames / 2, frames, 8 * frames, 63 * frames] {
                         let found = back.age.distance(age + distance);
                         assert!(

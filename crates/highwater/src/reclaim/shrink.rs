@@ -5,13 +5,11 @@
 //! evictable pages are evicted together, so that the heavy barrier of retracting is paid once; the
 //! others go to the heads of their lists; frames are freed last.
 
-use super::lists::{LruList, PageType};
-use super::lruvec::Lruvec;
+use super::lists::{LruList, PageType, Placement, Side};
+use super::policy::{Fate, Look};
 use super::scan::{Actor, Round, Scan, ScanControl, Step};
-use super::shadow::Shadow;
 use super::stats::pages_item;
-use super::verdict::{Accesses, Verdict};
-use super::{LruvecRef, Placement, Reclaim};
+use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WrittenBack};
 use crate::group::GroupNode;
 use crate::units::{Bytes, Pfn};
@@ -29,16 +27,16 @@ pub(super) struct Scratch {
 
 /// One list's part of a step.
 pub(super) struct Cluster<'a> {
-    pub(super) lruvec: &'a LruvecRef,
-    pub(super) page_type: PageType,
-    pub(super) list: LruList,
-    pub(super) count: u64,
-    pub(super) round: &'a Round,
+    lruvec: &'a LruvecRef,
+    page_type: PageType,
+    side: Side,
+    count: u64,
+    round: &'a Round,
 }
 
 impl Cluster<'_> {
     /// Returns whether the last priority is reached, at which accesses are ignored.
-    pub(super) fn is_last_resort(&self) -> bool {
+    fn is_last_resort(&self) -> bool {
         self.round.level.priority == 0
     }
 }
@@ -51,28 +49,49 @@ fn within<'a>(control: &ScanControl<'a>) -> Option<&'a GroupNode> {
 impl Reclaim {
     /// Scans a cluster of each list of one group; returns the number of pages scanned.
     pub(super) fn shrink_step(&self, round: &Round, step: &Step, scan: &mut Scan<'_>) -> u64 {
-        if let Some(policy) = &self.policy {
-            return self.shrink_by_policy(&**policy, round, step, scan);
-        }
-        let Step { lruvec, counts, .. } = step;
-        let cluster = |list: LruList, page_type| Cluster {
-            lruvec,
-            page_type,
-            list,
-            count: counts.of(list),
+        let (before, mut looked) = (scan.outcome.nr_reclaimed, 0);
+        let mut cluster = Cluster {
+            lruvec: &step.lruvec,
+            page_type: PageType::Anon,
+            side: Side::Active,
+            count: 0,
             round,
         };
-        let mut looked = 0;
         for page_type in PageType::ALL {
-            looked += self.shrink_list(&cluster(page_type.inactive(), page_type), scan);
-            looked += self.shrink_active(&cluster(page_type.active(), page_type), scan);
+            cluster.page_type = page_type;
+            for (side, count) in self.turns(&cluster, step) {
+                let exposed = step.exposed - (scan.outcome.nr_reclaimed - before);
+                (cluster.side, cluster.count) = (side, count);
+                looked += if self.ages() && side == Side::Active {
+                    self.age_list(&cluster, scan)
+                } else {
+                    cluster.count = count.min(exposed);
+                    self.shrink_list(&cluster, scan)
+                };
+            }
         }
-        if step.trims_anon && counts.of(LruList::ActiveAnon) == 0 {
-            let mut some = cluster(LruList::ActiveAnon, PageType::Anon);
-            some.count = self.cluster(scan.control.actor);
-            self.shrink_active(&some, scan);
+        if step.trims_anon && step.counts.of(LruList::ActiveAnon) == 0 {
+            cluster.page_type = PageType::Anon;
+            cluster.side = Side::Active;
+            cluster.count = self.cluster(scan.control.actor);
+            self.age_list(&cluster, scan);
         }
         looked
+    }
+
+    /// Returns the lists of a type that a step scans, in order, with their counts.
+    fn turns(&self, of: &Cluster<'_>, step: &Step) -> [(Side, u64); 2] {
+        let count = |side| step.counts.of(of.page_type.list(side));
+        if self.ages() {
+            return [Side::Inactive, Side::Active].map(|side| (side, count(side)));
+        }
+        let lens = of.lruvec.sizes().lens(of.page_type);
+        let from = self.policy.next(of.lruvec.policy_state(of.page_type), lens);
+        // A type's count is that of its inactive list. At the last priority, the other list is
+        // scanned too, so that held pages on one do not hide evictable pages on the other.
+        let count = count(Side::Inactive);
+        let others = if of.is_last_resort() { count } else { 0 };
+        [(from, count), (from.other(), others)]
     }
 
     /// Isolates pages from the tail of a list.
@@ -85,7 +104,7 @@ impl Reclaim {
             .note_isolated(cluster.page_type, cluster.count);
         self.lruvecs.isolate_tail(
             cluster.lruvec,
-            cluster.list,
+            cluster.page_type.list(cluster.side),
             cluster.count,
             &mut scratch.isolated,
         );
@@ -121,7 +140,7 @@ impl Reclaim {
     }
 
     /// Scans a cluster of a list: evicts pages, or puts them back.
-    pub(super) fn shrink_list(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
+    fn shrink_list(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
         if cluster.count == 0
             || self.waits_for_isolated(page_type, scan) && !cluster.is_last_resort()
@@ -146,9 +165,9 @@ impl Reclaim {
             "each isolated page is put back or evicted"
         );
         let is_active = |(_, to): &&(Pfn, Placement)| *to == Placement::Active;
-        let activated = match cluster.list.is_active() {
-            true => 0,
-            false => scratch.putback.iter().filter(is_active).count() as u64,
+        let activated = match cluster.side {
+            Side::Active => 0,
+            Side::Inactive => scratch.putback.iter().filter(is_active).count() as u64,
         };
         self.stats.count_activated(lruvec.group(), activated);
         lruvec.age(activated);
@@ -163,7 +182,7 @@ impl Reclaim {
     }
 
     /// Moves pages from an active list to the inactive one, except those that are rotated.
-    fn shrink_active(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
+    fn age_list(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
         if cluster.count == 0 {
             return 0;
@@ -171,15 +190,17 @@ impl Reclaim {
         let looked_at = self.isolate(cluster, &mut scan.scratch);
         let scratch = &mut scan.scratch;
         for &pfn in &scratch.isolated {
-            let accesses = self.accesses(pfn, cluster, scan.control);
-            let (mut to, is_referenced) = self.rules.at_active_tail(accesses);
-            if is_referenced {
-                self.cache.set_flag(pfn, PageFlag::Referenced);
-            }
-            let is_lost = accesses.entries == Referenced::Contended && self.is_kernel_faithful();
-            if to == Placement::Active && (cluster.round.level.priority == 0 || is_lost) {
-                to = Placement::Inactive;
-            }
+            let to = match self.judge(pfn, cluster, scan.control).0 {
+                Fate::Cull => Placement::Unevictable,
+                Fate::Stay { to, credit } => {
+                    self.cache.replace_credit(pfn, credit);
+                    match cluster.is_last_resort() {
+                        true => Placement::Inactive,
+                        false => to.into(),
+                    }
+                }
+                Fate::Evict | Fate::EvictClean => Placement::Inactive,
+            };
             if to == Placement::Inactive {
                 self.cache.set_flag(pfn, PageFlag::Workingset);
             }
@@ -220,10 +241,7 @@ impl Reclaim {
                 None if self.unmap(pfn, cluster.round.level, scan.control) => {
                     scan.scratch.candidates.push(pfn);
                 }
-                None => scan
-                    .scratch
-                    .putback
-                    .push((pfn, Placement::of(cluster.list))),
+                None => scan.scratch.putback.push((pfn, cluster.side.into())),
             }
         }
     }
@@ -238,24 +256,39 @@ impl Reclaim {
         if self.awaits_writeback(pfn, scan) {
             return Some(Placement::Active);
         }
-        if let Some(policy) = &self.policy {
-            return self.place_by_policy(&**policy, pfn, cluster, scan);
-        }
-        let accesses = self.accesses(pfn, cluster, scan.control);
-        let (verdict, is_referenced) = self.rules.at_inactive_tail(accesses);
-        if is_referenced {
-            self.cache.set_flag(pfn, PageFlag::Referenced);
-        }
-        match verdict {
-            Verdict::Cull => Some(Placement::Unevictable),
-            _ if accesses.entries == Referenced::Contended => Some(Placement::Inactive),
+        match self.judge(pfn, cluster, scan.control) {
+            (Fate::Cull, _) => Some(Placement::Unevictable),
             // At the last priority, the request for memory outweighs recent accesses.
-            _ if cluster.round.level.priority == 0 => self.clean(pfn, scan).err(),
-            Verdict::Activate => Some(Placement::Active),
-            Verdict::Keep => Some(Placement::Inactive),
-            Verdict::ReclaimClean if self.cache.is_dirty(pfn) => Some(Placement::Inactive),
-            Verdict::ReclaimClean | Verdict::Reclaim => self.clean(pfn, scan).err(),
+            (_, entries) if cluster.is_last_resort() && entries != Referenced::Contended => {
+                self.clean(pfn, scan).err()
+            }
+            (Fate::Stay { to, credit }, _) => {
+                self.cache.replace_credit(pfn, credit);
+                Some(to.into())
+            }
+            (Fate::EvictClean, _) if self.cache.is_dirty(pfn) => Some(cluster.side.into()),
+            (Fate::Evict | Fate::EvictClean, _) => self.clean(pfn, scan).err(),
         }
+    }
+
+    /// Returns the policy's decision for an isolated page and the state of its entries; clears its
+    /// marks. Accesses count as far as they are by the group that is short.
+    fn judge(
+        &self,
+        pfn: Pfn,
+        cluster: &Cluster<'_>,
+        control: &ScanControl<'_>,
+    ) -> (Fate, Referenced) {
+        let page_type = cluster.page_type;
+        let entries = self.look(pfn, cluster.round.level, within(control));
+        let look = Look {
+            entries,
+            credit: self.cache.replace_credit(pfn, 0),
+            page_type,
+        };
+        let state = cluster.lruvec.policy_state(page_type);
+        let lens = cluster.lruvec.sizes().lens(page_type);
+        (self.policy.judge(state, lens, cluster.side, look), entries)
     }
 
     /// Returns whether an isolated page is under write-back: it is then activated until its writer
@@ -273,32 +306,8 @@ impl Reclaim {
         true
     }
 
-    /// Returns the state of an isolated page's entries, as far as accesses count for the group that
-    /// is short.
-    pub(super) fn look_within(
-        &self,
-        pfn: Pfn,
-        cluster: &Cluster<'_>,
-        control: &ScanControl<'_>,
-    ) -> Referenced {
-        self.look(pfn, cluster.round.level, within(control))
-    }
-
-    /// Returns the accesses to an isolated page; clears its marks.
-    fn accesses(&self, pfn: Pfn, cluster: &Cluster<'_>, control: &ScanControl<'_>) -> Accesses {
-        let entries = self.look_within(pfn, cluster, control);
-        let was_referenced = self.cache.clear_flag(pfn, PageFlag::Referenced);
-        // The kernel clears the mark before it finds that it cannot check the entries.
-        let is_lost = entries == Referenced::Contended && self.is_kernel_faithful();
-        Accesses {
-            entries,
-            was_referenced: was_referenced && !is_lost,
-            page_type: cluster.page_type,
-        }
-    }
-
     /// Writes a page back if it is dirty; returns its placement if that fails.
-    pub(super) fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
+    fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
         if !self.cache.is_dirty(pfn) {
             return Ok(());
         }
@@ -340,27 +349,6 @@ impl Reclaim {
             // In use. On the inactive list, enough of these would keep the active list from ever
             // being aged, and hide the evictable pages there.
             scratch.putback.push((pfn, Placement::Active));
-        }
-    }
-
-    /// Inserts shadows for pages of `lruvec` that are being evicted, by the clock of the group that
-    /// is short.
-    pub(super) fn leave_shadows(&self, lruvec: &Lruvec, short: &Lruvec, evicted: &[Evicted]) {
-        lruvec.note_evicted(evicted.len() as u64);
-        let group = short.group().id();
-        let ages = short.age(evicted.len() as u64)..;
-        if self.policy.is_some() {
-            return self.leave_shadows_by_policy(lruvec, evicted);
-        }
-        for (age, evicted) in ages.zip(evicted) {
-            let pfn = evicted.frame.pfn();
-            let was_workingset = self.cache.has_flag(pfn, PageFlag::Workingset);
-            let shadow = Shadow {
-                group,
-                age,
-                was_workingset,
-            };
-            self.shadows.insert(evicted.key, shadow);
         }
     }
 

@@ -1,9 +1,10 @@
-//! Lengths of a group's lists, and their active to inactive ratio.
+//! Lengths of a group's lists.
 
 use std::iter::Sum;
 use std::ops::Add;
 
 use super::lists::{LruList, PageType};
+use super::policy::Lens;
 use crate::units::Pages;
 
 /// Lengths of a group's lists.
@@ -88,16 +89,13 @@ impl ListSizes {
         self
     }
 
-    /// Returns whether the active list of a type should be aged: it exceeds the inactive list by
-    /// `ratio`, or by a factor that grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
-    pub(super) fn inactive_is_low(self, page_type: PageType, ratio: Option<u64>) -> bool {
-        const GIB_PAGES: u64 = 1 << 18;
-        let by_size = match self.of_type(page_type).0 / GIB_PAGES {
-            0 => 1,
-            gib => (10 * gib).isqrt(),
-        };
-        let inactive = self.of(page_type.inactive()).0;
-        inactive.saturating_mul(ratio.unwrap_or(by_size)) < self.of(page_type.active()).0
+    /// Returns the lengths of the two lists of a type, for a policy.
+    pub(super) fn lens(self, page_type: PageType) -> Lens {
+        Lens {
+            inactive: self.of(page_type.inactive()).0,
+            active: self.of(page_type.active()).0,
+            capacity: self.of_type(page_type).0,
+        }
     }
 }
 

@@ -3,10 +3,10 @@
 use std::iter::Sum;
 
 use super::isolate::Isolated;
-use super::lists::{Links, Lists, LruList, PageType};
+use super::lists::{Links, Lists, LruList, PageType, Placement};
 use super::lruvec::Lruvec;
 use super::shadow::AgeUnit;
-use super::{ListSizes, LruvecRef, Placement};
+use super::{ListSizes, LruvecRef};
 use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
@@ -316,7 +316,7 @@ impl Lruvecs {
             child.note_isolated(PageType::File, nr_taken);
             for list in LruList::ALL {
                 while let Some(pfn) = self.links.pop_tail(&mut lists, list) {
-                    pages.push((pfn, Placement::of(list)));
+                    pages.push((pfn, list.into()));
                 }
             }
             debug_assert_eq!(

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::shadow::{Age, AgeUnit, Recalled, Shadow};
+use super::lists::Side;
+use super::policy::{Departure, Lens, PolicyState};
+use super::shadow::{Age, AgeUnit, Shadow};
 use super::*;
 use crate::cache::{Access, Backing, FileEntry, FileId, Presence};
 use crate::group::Limits;
@@ -41,9 +43,9 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn with_rules(frames: u64, rules: TwoListRules) -> Self {
+    pub(super) fn with_policy(frames: u64, policy: impl EvictionPolicy + 'static) -> Self {
         let scene = Self::new(frames);
-        let reclaim = scene.reclaim.with_rules(rules);
+        let reclaim = scene.reclaim.with_eviction_policy(Arc::new(policy));
         Self { reclaim, ..scene }
     }
 
@@ -179,7 +181,7 @@ fn lists_agree_with_queues() {
                     true => cache.set_flag(pfn, PageFlag::Swapbacked),
                     false => cache.clear_flag(pfn, PageFlag::Swapbacked),
                 };
-                lruvecs.add_all(cache, &lruvec, [(pfn, Placement::of(list))]);
+                lruvecs.add_all(cache, &lruvec, [(pfn, list.into())]);
                 queues.0[list as usize].push_front(pfn);
             }
             1 => {
@@ -244,7 +246,7 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
             Shadow {
                 group: GroupId(3),
                 age: page,
-                was_workingset: false,
+                was_active: false,
             },
         );
     }
@@ -259,7 +261,7 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
         Shadow {
             group: GroupId(1),
             age: 1,
-            was_workingset: false,
+            was_active: false,
         },
     );
     shadows.insert(
@@ -267,11 +269,11 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
         Shadow {
             group: GroupId(2),
             age: 9,
-            was_workingset: true,
+            was_active: true,
         },
     );
     let back = shadows.take(PageKey::new(file, 5)).expect("the later one");
-    assert_eq!((back.group, back.was_workingset), (Some(GroupId(2)), true));
+    assert_eq!((back.group, back.was_active), (Some(GroupId(2)), true));
     assert_eq!(back.age.distance(12), 3);
     assert_eq!(shadows.take(PageKey::new(file, 5)), None, "taken once");
 }
@@ -280,18 +282,18 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
 fn refault_distances_agree_with_the_order_of_evictions() {
     // Goal: the clock counts evictions. Method: evict pages in a known order; those that refault
     // within the active list's length belong to the working set, the next one does not.
-    let clock = WorkingsetClock {
-        now: 100,
-        workingset: 10,
+    let lens = Lens {
+        capacity: 10,
+        ..Lens::default()
     };
-    let left_at = |age, was_workingset| Recalled {
-        group: Some(GroupId(0)),
-        age: Age::of(age, AgeUnit::of(Pages(512))),
-        was_workingset,
+    let admitted = |age| {
+        let departure = Departure {
+            from: Side::Inactive,
+            distance: Age::of(age, AgeUnit::of(Pages(512))).distance(100),
+        };
+        TwoList.admit(&PolicyState::default(), lens, Some(departure))
     };
-    assert_eq!(clock.judge(left_at(90, false)), Refault::WithinWorkingset);
-    assert_eq!(clock.judge(left_at(90, true)), Refault::Restored);
-    assert_eq!(clock.judge(left_at(89, true)), Refault::Beyond);
+    assert_eq!([90, 89].map(admitted), [Side::Active, Side::Inactive]);
 
     let scene = Scene::new(512);
     let root = scene.groups.root();

@@ -128,12 +128,8 @@ impl Reclaim {
     /// reclaimer is of no use.
     fn has_too_many_isolated(&self, root: &Lruvec, page_type: PageType) -> bool {
         let sizes = root.subtree_sizes();
-        let may_go = match self.policy {
-            // Pages are evicted from either list.
-            Some(_) => sizes.of_type(page_type),
-            None => sizes.of(page_type.inactive()),
-        };
-        root.nr_isolated(page_type) > may_go.0 / ISOLATED_FRACTION
+        let candidates = self.policy.candidates(sizes.lens(page_type));
+        root.nr_isolated(page_type) > candidates / ISOLATED_FRACTION
     }
 
     /// Waits for other reclaimers that have isolated too many pages of a type; returns whether to

@@ -1,5 +1,6 @@
 //! Reclaim of pages under write-back, and their rotation when that ends.
 
+use super::policy::PolicyKind;
 use super::tests::Scene;
 use super::*;
 use crate::cache::{Access, Backing, FileEntry};
@@ -72,7 +73,7 @@ impl Written {
             .cache
             .open(backing, Access::ReadWrite)
             .expect("a file more");
-        let reclaim = scene.reclaim.with_eviction_policy(policy);
+        let reclaim = scene.reclaim.with_eviction_policy(policy.policy());
         let file = entry.id();
         let scene = Scene {
             reclaim,

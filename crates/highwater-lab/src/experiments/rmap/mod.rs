@@ -11,7 +11,7 @@
 //! same files.
 //!
 //! All variants follow the kernel's rules for moving a page between lists
-//! ([`TwoListRules::Kernel`](highwater::lab::reclaim::TwoListRules::Kernel)), by which a mapped
+//! ([`KernelLists`](highwater::lab::reclaim::policy::KernelLists)), by which a mapped
 //! page is scanned twice, and for the page that opens a readahead window
 //! ([`MarkRule::Exact`](highwater::lab::cache::MarkRule::Exact)), so that only the handling of the
 //! lock differs. Under `MarkRule::Exact`, a page that stayed from the previous pass, because its

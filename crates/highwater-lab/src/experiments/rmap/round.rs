@@ -8,7 +8,8 @@ use std::time::Duration;
 use highwater::frame::Tunables;
 use highwater::group::{Limits, StatItem, Tolerance};
 use highwater::lab::cache::MarkRule;
-use highwater::lab::reclaim::{RmapConfig, TwoListRules};
+use highwater::lab::reclaim::policy::KernelLists;
+use highwater::lab::reclaim::{RmapConfig, RmapQuirks};
 use highwater::topology::Topology;
 use highwater::units::{PAGE_BYTES, Pages};
 use highwater::{Background, Group, Manager};
@@ -211,8 +212,10 @@ fn manager(rmap: RmapConfig, capacity: u64, clock: &Clock) -> Result<Manager, Ex
     let hw = Manager::builder()
         .capacity(Pages(capacity).bytes())
         .tunables(Tunables::default().watermark_scale_factor(WATERMARK_SCALE_FACTOR)?)
-        .two_list(TwoListRules::Kernel)
-        .inactive_ratio(INACTIVE_RATIO)
+        .decided_by(Arc::new(KernelLists {
+            inactive_ratio: Some(INACTIVE_RATIO),
+            loses_contended: rmap.quirks == RmapQuirks::KernelFaithful,
+        }))
         .readahead_marks(MarkRule::Exact)
         .rmap(rmap);
     let hw = match clock.turns() {

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Balanced, Car, Clock, EvictionPolicy, S3Fifo, Sieve};
+use super::{Balanced, Car, Clock, EvictionPolicy, S3Fifo, Sieve, TwoList};
+use crate::sync::Arc;
 
 /// The eviction policy of a manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -52,24 +53,17 @@ impl PolicyKind {
         }
     }
 
-    /// Returns the number of accesses between two scans up to which the policy distinguishes.
+    /// Returns its decisions.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn accesses_max(self) -> u32 {
-        self.policy().map_or(1, |policy| policy.accesses_max())
-    }
-
-    /// Returns its decisions; `None` for the two lists, which have scan loops of their own.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn policy(self) -> Option<Box<dyn EvictionPolicy>> {
+    pub(crate) fn policy(self) -> Arc<dyn EvictionPolicy> {
         match self {
-            Self::TwoList => None,
-            Self::Clock => Some(Box::new(Clock)),
-            Self::Sieve => Some(Box::new(Sieve)),
-            Self::S3Fifo => Some(Box::new(S3Fifo)),
-            Self::Car => Some(Box::new(Car)),
-            Self::Balanced => Some(Box::new(Balanced)),
+            Self::TwoList => Arc::new(TwoList),
+            Self::Clock => Arc::new(Clock),
+            Self::Sieve => Arc::new(Sieve),
+            Self::S3Fifo => Arc::new(S3Fifo),
+            Self::Car => Arc::new(Car),
+            Self::Balanced => Arc::new(Balanced),
         }
     }
 }

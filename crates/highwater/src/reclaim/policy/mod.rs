@@ -10,6 +10,9 @@
 //! | [`judge`](EvictionPolicy::judge) | a page is at that tail | it is evicted, or stays on a list |
 //! | [`accesses_max`](EvictionPolicy::accesses_max) | once | how many accesses between two scans it distinguishes |
 //!
+//! Most policies evict pages from either list, and measure time by each list. The two-list LRU
+//! [ages](EvictionPolicy::ages) the active list instead.
+//!
 //! A policy keeps its state in the [`PolicyState`] of the two lists: how many pages have left each,
 //! the target length of the first, and how two ways to set that length compare. When a page is
 //! evicted, its shadow keeps the list that it left and that list's count; when it refaults, the
@@ -23,6 +26,7 @@
 //!
 //! | policy | first list | second list |
 //! |---|---|---|
+//! | [`TwoList`] | new pages | pages that were accessed twice, or refaulted |
 //! | [`Clock`] | all pages | - |
 //! | [`Sieve`] | pages that the hand has not passed | pages that it has |
 //! | [`S3Fifo`] | new pages, a tenth | pages that were accessed twice, or refaulted |
@@ -36,55 +40,43 @@ mod balanced;
 mod car;
 mod clock;
 mod duel;
+#[cfg(feature = "lab")]
+mod kernel;
 mod kind;
 mod s3_fifo;
 mod sieve;
 mod state;
+mod two_list;
 
 pub use balanced::Balanced;
 pub use car::Car;
 pub use clock::Clock;
+#[cfg(feature = "lab")]
+pub use kernel::KernelLists;
 pub use kind::{ParsePolicyError, PolicyKind};
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use state::PolicyState;
+pub use two_list::TwoList;
 
 use std::fmt;
 
 use super::lists::PageType;
+pub use super::lists::Side;
 use crate::cache::Referenced;
 
 /// Maximum number of accesses between two scans that can be distinguished: the bits of an entry.
 pub const ACCESSES_MAX: u32 = 3;
 
-/// One of the two lists of pages of a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The inactive list.
-    Inactive,
-    /// The active list.
-    Active,
-}
-
-impl Side {
-    /// Returns the other list.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::Inactive => Self::Active,
-            Self::Active => Self::Inactive,
-        }
-    }
-}
-
-/// Lengths of the two lists.
+/// Lengths of the two lists of a type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lens {
     /// Pages on the inactive list.
     pub inactive: u64,
     /// Pages on the active list.
     pub active: u64,
-    /// Capacity in pages: the current number of pages, unless more is known.
+    /// Capacity in pages: the current number of pages, unless more is known. For a refault that an
+    /// [ageing](EvictionPolicy::ages) policy admits, the pages that it competes with.
     pub capacity: u64,
 }
 
@@ -110,7 +102,7 @@ impl Lens {
 pub struct Departure {
     /// The list that it left.
     pub from: Side,
-    /// Pages that have left that list since.
+    /// Pages that have left that list since; or by the clock of [`ages`](EvictionPolicy::ages).
     pub distance: u64,
 }
 
@@ -143,6 +135,14 @@ pub enum Fate {
     Cull,
 }
 
+impl Fate {
+    /// Puts it at the head of a list, and forgets its accesses.
+    #[must_use]
+    pub const fn to(to: Side) -> Self {
+        Self::Stay { to, credit: 0 }
+    }
+}
+
 /// The decisions of one eviction policy; see the [module](self).
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// Returns the number of accesses between two scans that it distinguishes, 1 to
@@ -164,16 +164,57 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// Returns the decision for a page at the tail of a list, in any state. A page whose mappings
     /// could not be checked keeps its place and its state.
     fn judge(&self, state: &PolicyState, lens: Lens, from: Side, look: Look) -> Fate {
-        match look.entries {
-            Referenced::Seen { locked: true, .. } => Fate::Cull,
-            Referenced::Contended => Fate::Stay {
-                to: from,
-                credit: look.credit,
-            },
-            Referenced::Seen { young, .. } => {
-                let accesses = young.saturating_add(look.credit);
-                self.decide(state, lens, from, accesses.min(self.accesses_max()))
-            }
+        by_accesses(self, state, lens, from, look)
+    }
+
+    /// Returns whether the active list is only aged, as in Linux. Then
+    ///
+    /// - pages are evicted from the inactive list, whose length shows how many can be spared; each
+    ///   scan ages a part of the active list besides, if the inactive one is
+    ///   [low](Self::inactive_is_low) or a new working set comes in;
+    /// - the second of two copying reads activates a page at once;
+    /// - a [`Departure`] names the active list if the page had ever been on it, and its distance is
+    ///   the evictions and activations since in the group for whose shortage the page was evicted.
+    fn ages(&self) -> bool {
+        false
+    }
+
+    /// Returns the pages that may be evicted without being aged first.
+    fn candidates(&self, lens: Lens) -> u64 {
+        match self.ages() {
+            true => lens.inactive,
+            false => lens.total(),
+        }
+    }
+
+    /// Returns whether the active list is to be aged at these lengths.
+    fn inactive_is_low(&self, _: Lens) -> bool {
+        false
+    }
+
+    /// Returns whether the access that brings a page in through a mapping counts as one.
+    fn counts_first_access(&self) -> bool {
+        false
+    }
+}
+
+/// Returns the decision for a page by the number of its accesses.
+fn by_accesses<P: EvictionPolicy + ?Sized>(
+    policy: &P,
+    state: &PolicyState,
+    lens: Lens,
+    from: Side,
+    look: Look,
+) -> Fate {
+    match look.entries {
+        Referenced::Seen { locked: true, .. } => Fate::Cull,
+        Referenced::Contended => Fate::Stay {
+            to: from,
+            credit: look.credit,
+        },
+        Referenced::Seen { young, .. } => {
+            let accesses = young.saturating_add(look.credit);
+            policy.decide(state, lens, from, accesses.min(policy.accesses_max()))
         }
     }
 }

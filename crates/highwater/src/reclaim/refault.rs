@@ -1,0 +1,122 @@
+//! Pages that come in, and the records of those that leave: departures and refaults (workingset).
+//!
+//! A page's shadow records its list and a clock. Under most policies, that is the list that the
+//! page left and the number of pages that have left it, in the group that paid for the page. Under
+//! a policy that [ages](super::policy::EvictionPolicy::ages) the active list, it is whether the
+//! page had ever been active, and the clock of the group for whose shortage it was evicted; a
+//! refault competes with the pages that could have been evicted in its place, in all of that group.
+//!
+//! A refault that is activated is a *workingset activation*, and a *restore* if the page had been
+//! active before: that is not a change of the working set but thrashing.
+
+use super::lists::{PageType, Side};
+use super::lruvec::Lruvec;
+use super::policy::{Departure, Lens};
+use super::shadow::{Recalled, Shadow};
+use super::table::{note_placement, type_of};
+use super::{Reclaim, Refault};
+use crate::cache::{Evicted, PageFlag, PageKey};
+use crate::units::Pfn;
+
+impl Reclaim {
+    /// Adds a page that has just become resident to its group's lists; returns its refault, if it
+    /// was evicted before.
+    pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
+        let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
+        let page_type = type_of(&self.cache, pfn);
+        let shadow = self.shadows.take(key);
+        let (lens, departure) = shadow
+            .and_then(|shadow| self.recall(&lruvec, page_type, shadow))
+            .map_or_else(
+                || (lruvec.sizes().lens(page_type), None),
+                |(lens, departure)| (lens, Some(departure)),
+            );
+        let state = lruvec.policy_state(page_type);
+        let to = self.policy.admit(state, lens, departure);
+        note_placement(&self.cache, pfn, to.into());
+        let refault = shadow.map(|_| match (to, departure) {
+            (Side::Inactive, _) => Refault::Beyond,
+            (Side::Active, Some(departure)) if departure.from == Side::Active => Refault::Restored,
+            (Side::Active, _) => Refault::WithinWorkingset,
+        });
+        if let Some(refault) = refault {
+            self.stats.count_refault(lruvec.group(), page_type, refault);
+            lruvec.age(u64::from(refault != Refault::Beyond));
+        }
+        if refault == Some(Refault::Restored) {
+            self.cache.set_flag(pfn, PageFlag::Workingset);
+        }
+        // Pages of its type are missing, whichever list it enters. If it had been among those that
+        // stay, it costs as much as a write.
+        if let Some(departure) = departure.filter(|it| it.distance <= lens.capacity) {
+            lruvec.note_refault(page_type);
+            lruvec.note_cost(page_type, u64::from(departure.from == Side::Active), 0);
+        }
+        self.put_in_batch(pfn);
+        refault
+    }
+
+    /// Returns the departure record of a refault and the lengths that it is judged by; `None` if
+    /// the clock is not known, or is one that taught these lists nothing.
+    fn recall(
+        &self,
+        lruvec: &Lruvec,
+        page_type: PageType,
+        shadow: Recalled,
+    ) -> Option<(Lens, Departure)> {
+        let from = match shadow.was_active {
+            true => Side::Active,
+            false => Side::Inactive,
+        };
+        let group = shadow.group?;
+        let (lens, clock) = if self.ages() {
+            let short = self.lruvecs.get(group)?;
+            let sizes = match self.has_swap() {
+                true => short.subtree_sizes(),
+                // Anonymous pages could not have been evicted in its place.
+                false => short.subtree_sizes().without_anon(),
+            };
+            let lens = Lens {
+                capacity: sizes.workingset_for(page_type).0,
+                ..sizes.lens(page_type)
+            };
+            (lens, short.clock())
+        } else {
+            let state = lruvec.policy_state(page_type);
+            let lens = lruvec.sizes().lens(page_type);
+            (group == lruvec.group().id()).then_some((lens, state.nr_left_of(from)))?
+        };
+        let distance = shadow.age.distance(clock);
+        Some((lens, Departure { from, distance }))
+    }
+
+    /// Inserts shadows for pages of `lruvec` that are being evicted for a shortage in the group of
+    /// `short`.
+    pub(super) fn leave_shadows(&self, lruvec: &Lruvec, short: &Lruvec, evicted: &[Evicted]) {
+        lruvec.note_evicted(evicted.len() as u64);
+        let clock = short.age(evicted.len() as u64);
+        for (age, evicted) in (clock..).zip(evicted) {
+            let pfn = evicted.frame.pfn();
+            let shadow = if self.ages() {
+                Shadow {
+                    group: short.group().id(),
+                    age,
+                    was_active: self.cache.has_flag(pfn, PageFlag::Workingset),
+                }
+            } else {
+                let was_active = self.cache.has_flag(pfn, PageFlag::Active);
+                let from = match was_active {
+                    true => Side::Active,
+                    false => Side::Inactive,
+                };
+                let state = lruvec.policy_state(type_of(&self.cache, pfn));
+                Shadow {
+                    group: lruvec.group().id(),
+                    age: state.leave(from, 1),
+                    was_active,
+                }
+            };
+            self.shadows.insert(evicted.key, shadow);
+        }
+    }
+}
