@@ -17,7 +17,7 @@ use fastrand::Rng;
 use highwater::Backing;
 use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
-use highwater::units::{Bytes, PAGE_SIZE};
+use highwater::units::{Bytes, FilePage, PAGE_SIZE};
 use highwater_lab::control::Control;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{
@@ -122,29 +122,29 @@ impl Backing for Layer {
         self.under.len()
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         match (self.on_read)(page) {
-            Instead::Nothing | Instead::Lose => self.under.read_page(page, buf),
+            Instead::Nothing | Instead::Lose => self.under.read_page(FilePage(page), buf),
             Instead::Fail => Err(eio()),
-            Instead::Only(bytes) => Ok(self.under.read_page(page, buf)?.min(bytes)),
+            Instead::Only(bytes) => Ok(self.under.read_page(FilePage(page), buf)?.min(bytes)),
             Instead::Flip(offset) => {
-                let read = self.under.read_page(page, buf)?;
+                let read = self.under.read_page(FilePage(page), buf)?;
                 buf[offset] ^= 1;
                 Ok(read)
             }
         }
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         match (self.on_write)(page) {
-            Instead::Nothing => self.under.write_page(page, buf),
+            Instead::Nothing => self.under.write_page(FilePage(page), buf),
             Instead::Fail => Err(eio()),
             Instead::Only(bytes) => Ok(bytes),
             Instead::Lose => Ok(buf.len()),
             Instead::Flip(offset) => {
                 let mut changed = buf.to_vec();
                 changed[offset] ^= 1;
-                self.under.write_page(page, &changed)
+                self.under.write_page(FilePage(page), &changed)
             }
         }
     }

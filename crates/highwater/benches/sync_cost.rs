@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use highwater::units::PAGE_SIZE;
+use highwater::units::{FilePage, PAGE_SIZE};
 use highwater::{
     Access, Background, Backing, Bytes, DirtyTunables, File, FileBacking, Manager, Mapping, Pages,
 };
@@ -39,10 +39,10 @@ impl Backing for OneByOne {
     fn len(&self) -> u64 {
         self.0.len()
     }
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read_page(page, buf)
     }
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
         self.0.write_page(page, buf)
     }
     fn sync(&self) -> io::Result<()> {

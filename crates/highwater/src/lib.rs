@@ -150,7 +150,7 @@ pub use manager::{
 pub use percpu::RegimeReason;
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};
 pub use topology::Topology;
-pub use units::{Bytes, Estimate, PAGE_SIZE, Pages};
+pub use units::{Bytes, Estimate, FilePage, MapPage, PAGE_SIZE, Pages};
 
 /// The documents of `docs/`: their code runs as doctests.
 #[cfg(doc)]

@@ -28,7 +28,7 @@ fn without_frames_pages_are_refused_and_charges_are_not() {
 
     // Operations on a pool work on one without frames, too.
     assert!(!hw.is_short(), "short of frames that it never has");
-    hw.balance();
+    hw.reclaim_ahead();
     assert_eq!(
         hw.drop_caches() + hw.drain_all() + hw.decay_tick(),
         Pages(0)

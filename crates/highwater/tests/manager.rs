@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use highwater::lab::percpu::Regime;
+use highwater::units::{FilePage, MapPage};
 use highwater::{
     Access, Background, BuildError, Bytes, DirtyTunables, Group, Limits, Manager, OutOfMemory,
     Pages, ReadError, SyncError, Topology,
@@ -100,7 +101,16 @@ fn a_failed_read_caches_nothing_and_leaks_nothing() {
     let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
     storage.fails_reads.store(true, Ordering::Relaxed);
     let error = map.read(&hw.enter(), 3).unwrap_err();
-    assert!(matches!(error, ReadError::Io { page: 3, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            ReadError::Io {
+                page: FilePage(3),
+                ..
+            }
+        ),
+        "{error}"
+    );
     storage.fails_reads.store(false, Ordering::Relaxed);
     storage.falls_short.store(true, Ordering::Relaxed);
     let error = map.read(&hw.enter(), 3).unwrap_err();
@@ -108,7 +118,7 @@ fn a_failed_read_caches_nothing_and_leaks_nothing() {
         matches!(
             error,
             ReadError::Short {
-                page: 3,
+                page: FilePage(3),
                 got: 2048,
                 want: 4096
             }
@@ -122,7 +132,13 @@ fn a_failed_read_caches_nothing_and_leaks_nothing() {
     assert_eq!(first_word(map.read(&hw.enter(), 3).unwrap()), 3);
     let error = map.read(&hw.enter(), 8).unwrap_err();
     assert!(
-        matches!(error, ReadError::OutOfRange { page: 8, pages: 8 }),
+        matches!(
+            error,
+            ReadError::OutOfRange {
+                page: MapPage(8),
+                pages: 8
+            }
+        ),
         "{error}"
     );
     assert_empty(&hw);

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 
-use highwater::units::PAGE_BYTES;
+use highwater::units::{FilePage, PAGE_BYTES};
 use highwater::{Access, Background, Backing, Group, Limits, Manager, Mapping, Pages, ReadPattern};
 use support::{TestFile, assert_empty, manager, mapped};
 
@@ -62,12 +62,12 @@ impl Backing for Gate {
         8 * PAGE_BYTES
     }
 
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         buf.fill(0);
         Ok(buf.len())
     }
 
-    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
         let mut state = self.state.lock().unwrap();
         state.nr_waiting += 1;
         self.changed.notify_all();
@@ -291,12 +291,12 @@ impl Backing for Keeper {
         PAGE_BYTES
     }
 
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         buf.fill(0);
         Ok(buf.len())
     }
 
-    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
         if std::thread::current().name() != Some("highwater-kswapd") {
             return Err(io::Error::other("not here"));
         }
@@ -358,7 +358,7 @@ impl Backing for SlowFirst {
         8 * PAGE_BYTES
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         if page == 0 {
             let mut state = self.state.lock().unwrap();
             state.0 = true;
@@ -369,7 +369,7 @@ impl Backing for SlowFirst {
         Ok(buf.len())
     }
 
-    fn write_page(&self, _: u64, _: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, _: &[u8]) -> io::Result<usize> {
         Err(io::Error::other("never written"))
     }
 
@@ -448,7 +448,7 @@ impl Backing for Layered {
         8 * PAGE_BYTES
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         let below = self.below.lock().unwrap().clone();
         self.both.wait();
         let bytes = below.as_ref().unwrap().read_latched(page);
@@ -456,7 +456,7 @@ impl Backing for Layered {
         Ok(buf.len())
     }
 
-    fn write_page(&self, _: u64, _: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, _: &[u8]) -> io::Result<usize> {
         Err(io::Error::other("never written"))
     }
 

@@ -85,7 +85,7 @@ fn a_program_reclaims_by_itself() {
     for page in 0..2 * POOL {
         map.read(&hw.enter(), page).unwrap();
         if hw.is_short() {
-            hw.balance();
+            hw.reclaim_ahead();
             assert!(!hw.is_short(), "page {page}");
             balanced += 1;
         }
@@ -109,7 +109,7 @@ fn a_pacer_is_told_of_every_look() {
     for page in 0..2 * POOL {
         map.read(&hw.enter(), page).unwrap();
         if page % 256 == 255 {
-            hw.balance();
+            hw.reclaim_ahead();
         }
     }
     let counts = hw.snapshot();
@@ -149,7 +149,7 @@ fn a_pacer_waits_in_the_place_of_reclaim() {
             });
         });
         held.wait();
-        hw.balance();
+        hw.reclaim_ahead();
     });
     assert!(told.contended.load(Ordering::Relaxed) > 0);
     assert_eq!(

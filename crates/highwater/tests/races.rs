@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use highwater::units::PAGE_BYTES;
+use highwater::units::{FilePage, PAGE_BYTES};
 use highwater::{
     Access, Background, Backing, Bytes, Charge, DirtyTunables, File, Limits, Manager, Pages,
     ReadPattern,
@@ -41,13 +41,13 @@ impl Backing for TestFile {
         self.pages * PAGE_BYTES
     }
 
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         self.panic_if_told();
         buf.fill(0);
         Ok(buf.len())
     }
 
-    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
         self.panic_if_told();
         self.written.fetch_add(1, Ordering::Relaxed);
         Ok(buf.len())

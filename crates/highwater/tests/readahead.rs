@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use highwater::lab::cache::MarkRule;
-use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Backing, File, Limits, Manager, Pages, ReadError, ReadPattern};
 use support::{assert_empty, first_word, manager};
 
@@ -56,12 +56,12 @@ impl Backing for Recorder {
         self.pages * PAGE_BYTES
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         self.calls.lock().unwrap().push((page, 1));
         self.fill(page, buf)
     }
 
-    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+    fn read_pages(&self, FilePage(first): FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         self.calls.lock().unwrap().push((first, bufs.len() as u64));
         let mut done = 0;
         for (page, buf) in (first..).zip(bufs) {
@@ -74,7 +74,7 @@ impl Backing for Recorder {
         Ok(done)
     }
 
-    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
         Ok(buf.len())
     }
 
@@ -206,7 +206,13 @@ fn what_cannot_be_read_ahead_is_nobodys_error() {
     for _ in 0..3 {
         let failed = map.read(&hw.enter(), 6).map(|_| ());
         assert!(
-            matches!(failed, Err(ReadError::Io { page: 6, .. })),
+            matches!(
+                failed,
+                Err(ReadError::Io {
+                    page: FilePage(6),
+                    ..
+                })
+            ),
             "{failed:?}"
         );
     }
@@ -346,7 +352,7 @@ fn a_file_cut_short_is_an_error_where_it_was_cut() {
     let is_short = matches!(
         short,
         Err(ReadError::Short {
-            page: 10,
+            page: FilePage(10),
             got: 5,
             want: PAGE_SIZE
         })

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use highwater::units::FilePage;
 use highwater::{Access, Background, Backing, DirtyTunables, File, Manager, Mapping, Pages};
 use support::{TestFile, assert_empty};
 
@@ -32,15 +33,15 @@ impl Backing for Busy {
     fn len(&self) -> u64 {
         self.storage.len()
     }
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         self.storage.read_page(page, buf)
     }
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         if page == 0 {
             let during = self.during.lock().expect("no panic under the lock").take();
             during.iter().for_each(|during| during());
         }
-        self.storage.write_page(page, buf)
+        self.storage.write_page(FilePage(page), buf)
     }
     fn sync(&self) -> io::Result<()> {
         self.storage.sync()

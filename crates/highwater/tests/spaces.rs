@@ -7,6 +7,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use highwater::units::MapPage;
 use highwater::{Access, Manager, Pages, ReadError, RssMember};
 use support::TestFile;
 
@@ -46,7 +47,7 @@ fn pages_are_counted_for_each_space_that_has_them_mapped() {
     assert_eq!(resident(), (Pages(150), Pages(200)));
     assert!(matches!(
         maps[0].read(&hw.enter(), 150),
-        Err(ReadError::Unmapped { page: 150 })
+        Err(ReadError::Unmapped { page: MapPage(150) })
     ));
     hw.check_invariants();
     hw.drop_caches();

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Backing, Manager, Pages, ReadError, SyncError};
 use support::{assert_empty, manager};
 
@@ -74,7 +74,7 @@ impl Backing for Liar {
         self.pages.lock().unwrap().len() as u64 * PAGE_BYTES
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         if buf.iter().any(|byte| *byte != 0) {
             self.was_shown.store(true, Ordering::Relaxed);
         }
@@ -83,7 +83,7 @@ impl Backing for Liar {
         Ok(says)
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         let (moved, says) = self.moves(page, buf.len());
         self.pages.lock().unwrap()[index(page)][..moved].copy_from_slice(&buf[..moved]);
         Ok(says)
@@ -99,22 +99,26 @@ impl Backing for ByMany {
         self.0.len()
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read_page(page, buf)
     }
 
-    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+    fn read_pages(&self, FilePage(first): FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         let pages = (first..).zip(bufs);
-        pages.map(|(page, buf)| self.0.read_page(page, buf)).sum()
+        pages
+            .map(|(page, buf)| self.0.read_page(FilePage(page), buf))
+            .sum()
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
         self.0.write_page(page, buf)
     }
 
-    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
+    fn write_pages(&self, FilePage(first): FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
         let pages = (first..).zip(bufs);
-        pages.map(|(page, buf)| self.0.write_page(page, buf)).sum()
+        pages
+            .map(|(page, buf)| self.0.write_page(FilePage(page), buf))
+            .sum()
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -165,7 +169,7 @@ fn a_read_that_says_too_much_shows_nothing_of_others() {
         let is_refused = matches!(
             error,
             ReadError::Excess {
-                page: 7,
+                page: FilePage(7),
                 got: 8192,
                 want: 4096
             }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastrand::Rng;
 use highwater::group::{StatItem, Tolerance};
+use highwater::units::MapPage;
 use highwater::{Backing, Bytes, Manager, Mapping, Pages, ReadError, RssMember};
 use support::{TestFile, assert_empty, manager};
 
@@ -267,7 +268,7 @@ fn what_is_discarded_is_zeros_and_free() {
     (0..64).for_each(|page| check(&map, page, 2).expect("it was written"));
     assert!(matches!(
         check(&map, 64, 0),
-        Err(ReadError::Unmapped { page: 64 })
+        Err(ReadError::Unmapped { page: MapPage(64) })
     ));
     let error = map.discard(100..129).expect_err("it has 128 pages");
     assert!(error.to_string().contains("129"), "{error}");

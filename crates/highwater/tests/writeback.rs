@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use highwater::group::{StatItem, Tolerance};
+use highwater::units::FilePage;
 use highwater::{
     Access, Background, Backing, DirtyTunables, Limits, Manager, Mapping, Pages, SyncError,
 };
@@ -74,6 +75,26 @@ fn pages_that_are_old_are_written_back() {
         (counter(&hw, "nr_dirtied"), counter(&hw, "nr_written")),
         (50, 50)
     );
+    hw.check_invariants();
+}
+
+#[test]
+fn a_program_without_threads_writes_back_by_balancing() {
+    // Goal: `balance` writes back what is due by the clock, and not before. Method: pages that may
+    // not be dirty at all; an interval of an hour, and then of 10 ms.
+    let rarely = tunables().dirty_expire_centisecs(0).expect("in range");
+    let rarely = rarely.dirty_writeback_centisecs(360_000).expect("in range");
+    let hw = build(rarely, Background::Off);
+    let storage = TestFile::new(PAGES);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    (0..50).for_each(|page| write(&map, page));
+    hw.balance();
+    assert_eq!((counter(&hw, "nr_dirty"), taken(&storage)), (50, vec![]));
+    hw.set_dirty_tunables(rarely.dirty_writeback_centisecs(1).expect("in range"));
+    std::thread::sleep(Duration::from_millis(11));
+    hw.balance();
+    assert_eq!(counter(&hw, "nr_dirty"), 0);
+    assert_eq!(taken(&storage), (0..50).collect::<Vec<_>>());
     hw.check_invariants();
 }
 
@@ -380,11 +401,11 @@ impl Backing for TellsOne {
     fn len(&self) -> u64 {
         4096
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         buf.fill(0);
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
         Ok(buf.len())
     }
     fn sync(&self) -> io::Result<()> {

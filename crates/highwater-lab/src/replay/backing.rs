@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 use highwater::Backing;
 use highwater::lab::sync::StatCell;
-use highwater::units::PAGE_BYTES;
+use highwater::units::{FilePage, PAGE_BYTES};
 
 use super::content::{PageStamp, is_hole};
 use crate::trace::PAGE_LIMIT;
@@ -152,7 +152,7 @@ impl Backing for TenantFile {
         self.pages * PAGE_BYTES
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         let fault = |doing| move |e: &io::Error| self.keep_fault(doing, page, e);
         let read = self.read_raw(page, buf).inspect_err(fault(Doing::Read))?;
         if read < buf.len() || !is_hole(buf) {
@@ -163,7 +163,7 @@ impl Backing for TenantFile {
         self.read_raw(page, buf).inspect_err(fault(Doing::Read))
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         self.file
             .write_all_at(buf, page * PAGE_BYTES)
             .inspect_err(|e| self.keep_fault(Doing::WriteBack, page, e))?;
@@ -228,13 +228,16 @@ mod tests {
         let file = tenant_file();
         let mut page = vec![0; PAGE_SIZE];
         for number in [0, 17, file.pages() - 1] {
-            assert_eq!(file.read_page(number, &mut page).unwrap(), PAGE_SIZE);
+            assert_eq!(
+                file.read_page(FilePage(number), &mut page).unwrap(),
+                PAGE_SIZE
+            );
             assert_eq!(file.stamp(number, 0).verify(&page), Ok(()));
         }
         file.stamp(17, 4).fill(&mut page);
-        assert_eq!(file.write_page(17, &page).unwrap(), PAGE_SIZE);
+        assert_eq!(file.write_page(FilePage(17), &page).unwrap(), PAGE_SIZE);
         page.fill(0);
-        file.read_page(17, &mut page).unwrap();
+        file.read_page(FilePage(17), &mut page).unwrap();
         assert_eq!(file.stamp(17, 4).verify(&page), Ok(()));
         assert_eq!(file.laid_out(), 3);
         assert!(file.first_fault().is_none());
@@ -260,8 +263,8 @@ mod tests {
             ..tenant_file()
         };
         let mut page = vec![0; PAGE_SIZE];
-        full.read_page(3, &mut page).unwrap_err();
-        full.write_page(4, &page).unwrap_err();
+        full.read_page(FilePage(3), &mut page).unwrap_err();
+        full.write_page(FilePage(4), &page).unwrap_err();
         let fault = full.first_fault().unwrap();
         assert_eq!((fault.doing, fault.page), (Doing::LayOut, 3));
         assert!(

@@ -25,7 +25,7 @@ use super::backing::Backing;
 use super::swap::{SwapArea, SwapSlot};
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::{Arc, OnceLock};
-use crate::units::{PAGE_BYTES, Pages};
+use crate::units::{FilePage, PAGE_BYTES, Pages};
 
 /// Places allocated together. Chosen: 2 KiB of places for 2 MiB of swapped memory. In models, as
 /// few as the tests use.
@@ -57,7 +57,7 @@ pub(super) enum SwapOutError {
 
 impl Anon {
     pub(super) fn new(pages: Pages, swap: Option<Arc<SwapArea>>) -> Self {
-        let nr_chunks = index(pages.0).div_ceil(CHUNK);
+        let nr_chunks = index(FilePage(pages.0)).div_ceil(CHUNK);
         Self {
             pages,
             swap,
@@ -66,15 +66,15 @@ impl Anon {
     }
 
     /// Returns whether a page that is not resident is in swap.
-    pub(super) fn is_swapped(&self, page: u64) -> bool {
+    pub(super) fn is_swapped(&self, page: FilePage) -> bool {
         self.place(page).is_some()
     }
 
     /// Returns the pages of a range that are in swap.
-    pub(super) fn swapped_in(&self, pages: &Range<u64>) -> Vec<u64> {
+    pub(super) fn swapped_in(&self, pages: &Range<FilePage>) -> Vec<FilePage> {
         let chunks = (0..).zip(&self.places);
         let chunks = chunks.filter_map(|(at, chunk)| Some((at * CHUNK as u64, chunk.get()?)));
-        let all = chunks.flat_map(|(first, chunk)| (first..).zip(chunk.iter()));
+        let all = chunks.flat_map(|(first, chunk)| (first..).map(FilePage).zip(chunk.iter()));
         // Relaxed: the caller checks again before it acts on a page.
         let swapped = all
             .filter(|(page, place)| pages.contains(page) && place.load(Ordering::Relaxed) != NONE);
@@ -95,7 +95,7 @@ impl Anon {
 
     /// Frees a page's slot, if it has one, because the slot no longer holds the page's contents.
     /// The page's exclusive latch is held, or the page is being discarded.
-    pub(super) fn forget(&self, page: u64) {
+    pub(super) fn forget(&self, page: FilePage) {
         let Some(place) = self.entry(page) else {
             return;
         };
@@ -124,7 +124,7 @@ impl Anon {
 
     /// Writes a page to swap; returns the number of bytes written. The page's exclusive latch is
     /// held.
-    pub(super) fn swap_out(&self, page: u64, bytes: &[u8]) -> Result<usize, SwapOutError> {
+    pub(super) fn swap_out(&self, page: FilePage, bytes: &[u8]) -> Result<usize, SwapOutError> {
         if bytes.iter().all(|byte| *byte == 0) {
             self.forget(page);
             if let Some(swap) = &self.swap {
@@ -149,17 +149,17 @@ impl Anon {
         Ok(taken)
     }
 
-    fn place(&self, page: u64) -> Option<SwapSlot> {
+    fn place(&self, page: FilePage) -> Option<SwapSlot> {
         // Relaxed: see the module's header.
         slot_of(self.entry(page)?.load(Ordering::Relaxed))
     }
 
-    fn entry(&self, page: u64) -> Option<&AtomicU32> {
+    fn entry(&self, page: FilePage) -> Option<&AtomicU32> {
         let (chunk, at) = split(page);
         Some(&self.places[chunk].get()?[at])
     }
 
-    fn entry_or_make(&self, page: u64) -> &AtomicU32 {
+    fn entry_or_make(&self, page: FilePage) -> &AtomicU32 {
         let (chunk, at) = split(page);
         let make = || Box::new(std::array::from_fn(|_| AtomicU32::new(NONE)));
         &self.places[chunk].get_or_init(make)[at]
@@ -170,13 +170,13 @@ impl Anon {
     }
 }
 
-fn split(page: u64) -> (usize, usize) {
+fn split(page: FilePage) -> (usize, usize) {
     let page = index(page);
     (page / CHUNK, page % CHUNK)
 }
 
-fn index(page: u64) -> usize {
-    usize::try_from(page).expect("places fit memory")
+fn index(page: FilePage) -> usize {
+    usize::try_from(page.0).expect("places fit memory")
 }
 
 fn slot_of(place: u32) -> Option<SwapSlot> {
@@ -188,7 +188,7 @@ impl Backing for Anon {
         self.pages.0.saturating_mul(PAGE_BYTES)
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         let place = self.place(page);
         let result = match place {
             Some(slot) => self.area().read(slot, buf),
@@ -204,7 +204,7 @@ impl Backing for Anon {
         result
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
         self.swap_out(page, buf).map_err(|error| match error {
             SwapOutError::NoSlot => io::ErrorKind::StorageFull.into(),
             SwapOutError::Io(error) => error,
@@ -242,15 +242,16 @@ mod tests {
         fn len(&self) -> u64 {
             2 * PAGE_BYTES
         }
-        fn read_page(&self, slot: u64, buf: &mut [u8]) -> io::Result<usize> {
+        fn read_page(&self, slot: FilePage, buf: &mut [u8]) -> io::Result<usize> {
             if let Some(anon) = self.anon.get() {
-                anon.forget(0);
-                anon.swap_out(1, &[1; PAGE_SIZE]).expect("there is a slot");
+                anon.forget(FilePage(0));
+                anon.swap_out(FilePage(1), &[1; PAGE_SIZE])
+                    .expect("there is a slot");
             }
             buf.copy_from_slice(&self.slots.lock()[index(slot)]);
             Ok(buf.len())
         }
-        fn write_page(&self, slot: u64, buf: &[u8]) -> io::Result<usize> {
+        fn write_page(&self, slot: FilePage, buf: &[u8]) -> io::Result<usize> {
             self.slots.lock()[index(slot)] = buf.to_vec();
             Ok(buf.len())
         }
@@ -269,11 +270,15 @@ mod tests {
         });
         let area = Arc::new(SwapArea::on(Arc::clone(&storage) as Arc<dyn Backing>));
         let anon = Arc::new(Anon::new(Pages(2), Some(Arc::clone(&area))));
-        anon.swap_out(0, &[7; PAGE_SIZE]).expect("there is a slot");
-        assert!(anon.is_swapped(0));
+        anon.swap_out(FilePage(0), &[7; PAGE_SIZE])
+            .expect("there is a slot");
+        assert!(anon.is_swapped(FilePage(0)));
         storage.anon.set(Arc::clone(&anon)).expect("set once");
         let mut bytes = [9; PAGE_SIZE];
-        assert_eq!(anon.read_page(0, &mut bytes).expect("it can"), PAGE_SIZE);
+        assert_eq!(
+            anon.read_page(FilePage(0), &mut bytes).expect("it can"),
+            PAGE_SIZE
+        );
         let in_slot = storage.slots.lock()[0].clone();
         assert!(in_slot == [1; PAGE_SIZE], "the same slot");
         assert!(bytes == [0; PAGE_SIZE], "bytes of another page");

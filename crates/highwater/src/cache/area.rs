@@ -37,7 +37,7 @@ use crate::group::GroupNode;
 use crate::memmap::Reader;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::units::{FilePage, MapPage, PAGE_SIZE, Pfn};
 
 static PARTS_LOCK: LockClass = LockClass::new("area_parts", Rank::Leaf);
 
@@ -64,7 +64,7 @@ pub struct AreaSpec {
     /// The group of the space.
     pub group: GroupNode,
     /// Pages of the file.
-    pub pages: Range<u64>,
+    pub pages: Range<FilePage>,
     /// The member of the resident set that counts the pages.
     pub member: RssMember,
 }
@@ -81,16 +81,19 @@ pub struct VmArea {
     readahead: Readahead,
     pub(super) table: PageTable,
     /// The parts that are still mapped, in pages of the file. Changed under the file's rmap lock.
-    pub(super) parts: Mutex<Vec<Range<u64>>>,
+    pub(super) parts: Mutex<Vec<Range<FilePage>>>,
 }
 
 impl VmArea {
     pub(super) fn new(spec: AreaSpec, number: u64, young_max: u32) -> Self {
-        let len = spec.pages.end - spec.pages.start;
+        let len = spec.pages.end.0 - spec.pages.start.0;
         let pattern = spec.file.readahead().pattern();
         let area = Self {
             // An empty range may begin behind the last page that has a key.
-            first: PageKey::new(spec.file.id(), spec.pages.start.min(PageKey::PAGES_MAX - 1)),
+            first: PageKey::new(
+                spec.file.id(),
+                spec.pages.start.0.min(PageKey::PAGES_MAX - 1),
+            ),
             readahead: Readahead::default(),
             table: PageTable::new(len, young_max),
             parts: Mutex::new(&PARTS_LOCK, vec![spec.pages.clone()]),
@@ -135,20 +138,27 @@ impl VmArea {
     #[inline]
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.spec.pages.end - self.spec.pages.start
+        self.spec.pages.end.0 - self.spec.pages.start.0
     }
 
-    /// Returns the key of a page, counted from the area's first.
+    /// Converts pages of the area into pages of its file.
+    #[must_use]
+    pub fn file_pages(&self, pages: &Range<MapPage>) -> Range<FilePage> {
+        let first = self.first.page();
+        first + pages.start.0..first + pages.end.0
+    }
+
+    /// Returns the key of a page.
     #[inline(always)]
     #[must_use]
-    pub fn key(&self, page: u64) -> PageKey {
-        self.first.plus(page)
+    pub fn key(&self, page: MapPage) -> PageKey {
+        self.first.plus(page.0)
     }
 
     /// Returns whether a page was unmapped.
     #[must_use]
-    pub fn is_hole(&self, page: u64) -> bool {
-        self.table.get(page).is_hole()
+    pub fn is_hole(&self, page: MapPage) -> bool {
+        self.table.get(page.0).is_hole()
     }
 
     /// Returns the bytes of a page of a read-only file if the page table names its frame and the
@@ -164,9 +174,9 @@ impl VmArea {
     pub fn borrow_young<'r>(
         &self,
         reader: &'r Reader<'_>,
-        page: u64,
+        page: MapPage,
     ) -> Option<&'r [u8; PAGE_SIZE]> {
-        match self.table.get_at_once(page) {
+        match self.table.get_at_once(page.0) {
             Some(entry) => self.borrow_if_young(reader, page, entry),
             None => self.borrow_young_apart(reader, page),
         }
@@ -177,16 +187,16 @@ impl VmArea {
     fn borrow_young_apart<'r>(
         &self,
         reader: &'r Reader<'_>,
-        page: u64,
+        page: MapPage,
     ) -> Option<&'r [u8; PAGE_SIZE]> {
-        self.borrow_if_young(reader, page, self.table.get(page))
+        self.borrow_if_young(reader, page, self.table.get(page.0))
     }
 
     #[inline(always)]
     fn borrow_if_young<'r>(
         &self,
         reader: &'r Reader<'_>,
-        page: u64,
+        page: MapPage,
         entry: Entry,
     ) -> Option<&'r [u8; PAGE_SIZE]> {
         let pfn = entry.often_accessed()?;
@@ -232,12 +242,12 @@ impl VmArea {
     }
 
     /// Returns the page of the table for a page of the file.
-    pub(super) fn page_of(&self, key: PageKey) -> u64 {
+    pub(super) fn page_of(&self, key: PageKey) -> MapPage {
         debug_assert!(
             key.file() == self.spec.file.id() && self.spec.pages.contains(&key.page()),
             "{key:?} is not of {self:?}"
         );
-        key.page() - self.spec.pages.start
+        MapPage(key.page().0 - self.spec.pages.start.0)
     }
 }
 
@@ -253,7 +263,7 @@ impl PageCache {
     pub fn hold_mapped<R>(
         &self,
         area: &VmArea,
-        page: u64,
+        page: MapPage,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
         match self.hold_by_entry(area, page, &mut hold) {
@@ -268,12 +278,12 @@ impl PageCache {
     pub fn hold_by_entry<R>(
         &self,
         area: &VmArea,
-        page: u64,
+        page: MapPage,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
-        let seen = area.table.get(page);
+        let seen = area.table.get(page.0);
         let held = hold(area.key(page), seen.pfn()?)?;
-        area.table.touch(page, seen);
+        area.table.touch(page.0, seen);
         Some(held)
     }
 
@@ -282,7 +292,7 @@ impl PageCache {
     pub fn hold_unmapped<R>(
         &self,
         area: &VmArea,
-        page: u64,
+        page: MapPage,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
         let key = area.key(page);
@@ -298,12 +308,12 @@ impl PageCache {
     }
 
     /// Maps a page that the caller has borrowed, pinned or latched.
-    pub fn install(&self, area: &VmArea, page: u64, pfn: Pfn) {
+    pub fn install(&self, area: &VmArea, page: MapPage, pfn: Pfn) {
         let mapcount = &self.mapcounts[pfn.index()];
         // Relaxed: the caller's hold prevents eviction from looking at the count, and its end
         // publishes it.
         mapcount.fetch_add(1, Ordering::Relaxed);
-        match area.table.install(page, pfn) {
+        match area.table.install(page.0, pfn) {
             Installed::Now(was) => {
                 area.space().add(area.member(), 1);
                 if was.is_swapped() {

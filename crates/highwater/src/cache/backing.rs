@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::memmap::{read_vectored_at, write_vectored_at};
-use crate::units::{PAGE_BYTES, PAGE_SIZE};
+use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 
 /// Storage of one file's pages. Called from many threads concurrently, with no lock held except the
 /// latches of the pages concerned, for writable files.
@@ -27,7 +27,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
     ///
     /// Any error of the storage; the page is then not cached. A panic propagates to the thread that
     /// wanted the page.
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize>;
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Reads neighbouring pages starting at `first`, each into a buffer of the page's length
     /// ([`page_len`](Self::page_len)); returns the total number of bytes read, contiguous from the
@@ -37,9 +37,9 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// When nothing of the first page could be read; as [`read_page`](Self::read_page).
-    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+    fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         let mut done = 0;
-        for (page, buf) in (first..).zip(bufs) {
+        for (page, buf) in (first.0..).map(FilePage).zip(bufs) {
             let want = buf.len();
             match self.read_page(page, buf).and_then(|got| at_most(want, got)) {
                 Ok(got) if got == want => done += got,
@@ -58,7 +58,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
     ///
     /// Any error of the storage; the page then stays dirty. A panic counts as an error, because the
     /// writing thread may be reclaiming for a request that has nothing to do with this file.
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize>;
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize>;
 
     /// Writes neighbouring pages starting at `first`, from buffers of the pages' lengths
     /// ([`page_len`](Self::page_len)); returns the total number of bytes written, contiguous from
@@ -69,9 +69,9 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// When nothing of the first page was written; as [`write_page`](Self::write_page).
-    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
+    fn write_pages(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
         let mut done = 0;
-        for (page, buf) in (first..).zip(bufs) {
+        for (page, buf) in (first.0..).map(FilePage).zip(bufs) {
             let want = buf.len();
             match self
                 .write_page(page, buf)
@@ -99,8 +99,8 @@ pub trait Backing: Send + Sync + fmt::Debug {
     }
 
     /// Returns the number of bytes in a page: 4,096, or less in the last one.
-    fn page_len(&self, page: u64) -> usize {
-        let rest = self.len().saturating_sub(page.saturating_mul(PAGE_BYTES));
+    fn page_len(&self, page: FilePage) -> usize {
+        let rest = self.len().saturating_sub(page.0.saturating_mul(PAGE_BYTES));
         usize::try_from(rest).unwrap_or(PAGE_SIZE).min(PAGE_SIZE)
     }
 }
@@ -155,15 +155,15 @@ impl Backing for FileBacking {
         self.len
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let offset = page * PAGE_BYTES;
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        let offset = page.0 * PAGE_BYTES;
         complete(buf.len(), |done| {
             self.file.read_at(&mut buf[done..], offset + done as u64)
         })
     }
 
-    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
-        let offset = first * PAGE_BYTES;
+    fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        let offset = first.0 * PAGE_BYTES;
         let mut slices: Vec<IoSliceMut<'_>> =
             bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         let (mut left, mut done) = (&mut slices[..], 0);
@@ -182,15 +182,15 @@ impl Backing for FileBacking {
         Ok(done)
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
-        let offset = page * PAGE_BYTES;
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        let offset = page.0 * PAGE_BYTES;
         complete(buf.len(), |done| {
             self.file.write_at(&buf[done..], offset + done as u64)
         })
     }
 
-    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
-        let offset = first * PAGE_BYTES;
+    fn write_pages(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
+        let offset = first.0 * PAGE_BYTES;
         let mut slices: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
         let (mut left, mut done) = (&mut slices[..], 0);
         while !left.is_empty() {

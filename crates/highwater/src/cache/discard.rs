@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::anon::Anon;
 use super::{FileEntry, PageCache, PageKey, Presence};
 use crate::sync::RwLockWriteGuard;
-use crate::units::Pfn;
+use crate::units::{FilePage, Pfn};
 
 /// Treatment of pages that are pinned or latched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,26 +50,27 @@ impl PageCache {
     pub fn discard(
         &self,
         file: &FileEntry,
-        pages: Range<u64>,
+        pages: Range<FilePage>,
         discard: Discard,
-        mut is_needed: impl FnMut(u64) -> bool,
+        mut is_needed: impl FnMut(FilePage) -> bool,
     ) -> Vec<(Pfn, PageKey)> {
         let Some(anon) = file.anon() else {
             return Vec::new();
         };
         let mut resident = Vec::new();
-        let mut one = |page: u64| {
+        let mut one = |page: FilePage| {
             if !is_needed(page) {
                 resident.extend(self.discard_page(file, anon, page, discard));
             }
         };
-        if pages.end.saturating_sub(pages.start) <= self.groups.len() as u64 {
-            pages.for_each(&mut one);
+        let numbers = FilePage::numbers(&pages);
+        if numbers.end.saturating_sub(numbers.start) <= self.groups.len() as u64 {
+            numbers.map(FilePage).for_each(&mut one);
         } else {
             // Pages in frames first: one that leaves its frame meanwhile is in swap by then.
             let frames = self.pages_of(file.id());
             let in_frames = frames.filter_map(|pfn| Some(self.key_of(pfn)?.page()));
-            let mut touched: Vec<u64> = in_frames.collect();
+            let mut touched: Vec<FilePage> = in_frames.collect();
             touched.extend(anon.swapped_in(&pages));
             touched.sort_unstable();
             touched.dedup();
@@ -84,7 +85,7 @@ impl PageCache {
         &self,
         file: &FileEntry,
         anon: &Anon,
-        page: u64,
+        page: FilePage,
         discard: Discard,
     ) -> Option<(Pfn, PageKey)> {
         let key = PageKey::new(file.id(), page);

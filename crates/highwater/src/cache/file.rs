@@ -15,7 +15,7 @@ use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::topology::Topology;
-use crate::units::{Estimate, Pages};
+use crate::units::{Estimate, FilePage, Pages};
 
 static FILES_LOCK: LockClass = LockClass::new("files", Rank::Files);
 
@@ -137,7 +137,7 @@ impl FileEntry {
     ///
     /// As [`PageKey::new`].
     #[must_use]
-    pub fn key(&self, page: u64) -> PageKey {
+    pub fn key(&self, page: impl Into<FilePage>) -> PageKey {
         PageKey::new(self.id, page)
     }
 
@@ -170,7 +170,7 @@ impl FileEntry {
     /// Returns whether a page that is not resident has to be read from storage: always for a file,
     /// and for anonymous memory if the page is in swap.
     #[must_use]
-    pub fn is_stored(&self, page: u64) -> bool {
+    pub fn is_stored(&self, page: FilePage) -> bool {
         self.anon().is_none_or(|anon| anon.is_swapped(page))
     }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use super::tests::{cache, fill};
 use super::*;
 use crate::sync::{Mutex, thread};
+use crate::units::FilePage;
 
 static CALLS_LOCK: LockClass = LockClass::new("calls", crate::sync::Rank::Leaf);
 
@@ -43,10 +44,10 @@ impl Backing for Picky {
     fn len(&self) -> u64 {
         self.pages * crate::units::PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, page: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> std::io::Result<usize> {
         self.calls.lock().push((page, 0));
         if self.refuses.contains(&page) {
             return Err(std::io::Error::from_raw_os_error(5 /* EIO */));
@@ -54,7 +55,7 @@ impl Backing for Picky {
         self.taken.lock().push(page);
         Ok(buf.len())
     }
-    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> std::io::Result<usize> {
+    fn write_pages(&self, FilePage(first): FilePage, bufs: &[&[u8]]) -> std::io::Result<usize> {
         self.calls.lock().push((first, bufs.len()));
         assert!(!self.panics, "it was told to");
         let mut taken = 0;
@@ -115,7 +116,7 @@ impl Scene {
 
     fn dirty(&self) -> Vec<u64> {
         let dirty = self.cache.dirty_pages_of(self.file.id());
-        dirty.iter().map(|(key, _)| key.page()).collect()
+        dirty.iter().map(|(key, _)| key.page().0).collect()
     }
 }
 
@@ -182,7 +183,7 @@ fn what_storage_does_not_take_of_neighbours_is_written_page_by_page() {
             let all = (0..LEN).filter(|page| !refuses.contains(page));
             assert_eq!(taken, all.collect::<Vec<_>>());
             match outcome.first_error {
-                Some(WriteBackError::Io { page, .. }) => assert_eq!(Some(&page), refuses.first()),
+                Some(WriteBackError::Io { page, .. }) => assert_eq!(Some(&page.0), refuses.first()),
                 error => assert!(error.is_none() && refuses.is_empty(), "{error:?}"),
             }
             // At most one call for all, and one for each.

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::units::FilePage;
+
 /// Access mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -123,7 +125,9 @@ impl PageKey {
     ///
     /// When `page` is [`PAGES_MAX`](Self::PAGES_MAX) or more: opening refuses such files.
     #[must_use]
-    pub fn new(file: FileId, page: u64) -> Self {
+    #[inline]
+    pub fn new(file: FileId, page: impl Into<FilePage>) -> Self {
+        let FilePage(page) = page.into();
         assert!(page < Self::PAGES_MAX, "page {page} of a file");
         Self(u64::from(file.get()) << PAGE_BITS | page)
     }
@@ -131,13 +135,13 @@ impl PageKey {
     /// Returns the key of a later page in the same file, which must exist.
     #[inline]
     pub(super) fn plus(self, pages: u64) -> Self {
-        debug_assert!(self.page() + pages < Self::PAGES_MAX);
+        debug_assert!(self.page().0 + pages < Self::PAGES_MAX);
         Self(self.0 + pages)
     }
 
     /// Returns whether another page is the next one in the same file.
     pub(super) fn is_followed_by(self, other: Self) -> bool {
-        other.page() > 0 && other.0 == self.0 + 1
+        other.page() > FilePage(0) && other.0 == self.0 + 1
     }
 
     /// Returns the key whose [`get`](Self::get) is `word`, or `None` for 0.
@@ -153,8 +157,8 @@ impl PageKey {
 
     /// Returns the page's number in its file.
     #[must_use]
-    pub const fn page(self) -> u64 {
-        self.0 & (Self::PAGES_MAX - 1)
+    pub const fn page(self) -> FilePage {
+        FilePage(self.0 & (Self::PAGES_MAX - 1))
     }
 
     /// Returns the page's file.

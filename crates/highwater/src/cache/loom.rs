@@ -11,7 +11,7 @@ use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::topology::Topology;
-use crate::units::{GroupId, PAGE_BYTES, Pages, Pfn};
+use crate::units::{FilePage, GroupId, PAGE_BYTES, Pages, Pfn};
 
 /// Storage that no model reads.
 #[derive(Debug)]
@@ -21,10 +21,10 @@ impl Backing for Nothing {
     fn len(&self) -> u64 {
         PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
     fn sync(&self) -> std::io::Result<()> {
@@ -44,10 +44,10 @@ impl Backing for Relayed {
     fn len(&self) -> u64 {
         PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         self.written.store(buf[0], Ordering::Relaxed);
         Ok(buf.len())
     }
@@ -68,10 +68,10 @@ impl Backing for TellsOne {
     fn len(&self) -> u64 {
         PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
     fn sync(&self) -> std::io::Result<()> {
@@ -371,10 +371,10 @@ impl Backing for TwoBytes {
     fn len(&self) -> u64 {
         2 * PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, page: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> std::io::Result<usize> {
         self.0[usize::from(page == 1)].store(buf[0], Ordering::Relaxed);
         Ok(buf.len())
     }

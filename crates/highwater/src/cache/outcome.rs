@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::key::PageKey;
 use crate::sync::Arc;
-use crate::units::Pfn;
+use crate::units::{FilePage, Pfn};
 
 /// Result of writing a page back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum WriteBackError {
     #[error("writing page {page} back failed, it stays dirty: {source}")]
     Io {
         /// The page's number in its file.
-        page: u64,
+        page: FilePage,
         /// The file's error.
         source: io::Error,
     },
@@ -40,7 +40,7 @@ pub enum WriteBackError {
     #[error("short write-back of page {page}, it stays dirty: {got} of {want} bytes")]
     Short {
         /// The page's number in its file.
-        page: u64,
+        page: FilePage,
         /// Bytes written.
         got: usize,
         /// Bytes given.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use super::*;
+use crate::units::FilePage;
 
 /// Storage in which every page begins with its number.
 #[derive(Debug)]
@@ -13,11 +14,11 @@ impl Backing for Numbered {
     fn len(&self) -> u64 {
         self.0
     }
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         buf[..8].copy_from_slice(&page.to_le_bytes());
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
     fn sync(&self) -> std::io::Result<()> {
@@ -106,7 +107,7 @@ fn keys_name_file_page_and_access() {
         let file = cache.open(Arc::new(Numbered(1)), access).unwrap();
         for page in [0, 1, PageKey::PAGES_MAX - 1] {
             let key = PageKey::new(file.id(), page);
-            assert_eq!((key.file(), key.page()), (file.id(), page));
+            assert_eq!((key.file(), key.page()), (file.id(), FilePage(page)));
             assert_eq!(key.file().is_writable(), access == Access::ReadWrite);
             assert!(key.get() != 0);
         }
@@ -263,14 +264,21 @@ fn files_of_odd_length_end_where_they_end() {
     file.write_all(&[7; 4096 + 100]).unwrap();
     let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
     assert_eq!(
-        (backing.pages(), backing.page_len(0), backing.page_len(1)),
+        (
+            backing.pages(),
+            backing.page_len(FilePage(0)),
+            backing.page_len(FilePage(1))
+        ),
         (2, 4096, 100)
     );
-    assert_eq!(backing.page_len(2), 0);
+    assert_eq!(backing.page_len(FilePage(2)), 0);
     let mut buf = [0; PAGE_SIZE];
-    assert_eq!(backing.read_page(1, &mut buf[..100]).unwrap(), 100);
     assert_eq!(
-        backing.read_page(1, &mut buf).unwrap(),
+        backing.read_page(FilePage(1), &mut buf[..100]).unwrap(),
+        100
+    );
+    assert_eq!(
+        backing.read_page(FilePage(1), &mut buf).unwrap(),
         100,
         "short beyond the end"
     );

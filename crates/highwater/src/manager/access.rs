@@ -6,7 +6,7 @@ use super::guard::Guard;
 use super::mapping::Mapping;
 use crate::cache::{Access, PageKey, PageRead, PageWrite};
 use crate::memmap::Pinned;
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::units::{MapPage, PAGE_SIZE, Pfn};
 
 /// A pinned page: readable while this is held, across waiting and between threads. Each pin costs
 /// an atomic on the frame's word; a pinned page cannot be evicted.
@@ -43,7 +43,12 @@ impl Mapping {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline(always)]
-    pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+    pub fn try_read<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        page: impl Into<MapPage>,
+    ) -> Option<&'g [u8; PAGE_SIZE]> {
+        let page = page.into();
         match self.read_young(guard, page) {
             None => self.try_read_slowly(guard, page),
             read => read,
@@ -84,8 +89,9 @@ impl Mapping {
     pub fn read<'g>(
         &self,
         guard: &'g Guard<'_>,
-        page: u64,
+        page: impl Into<MapPage>,
     ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
+        let page = page.into();
         let bytes = match self.read_young(guard, page) {
             Some(bytes) => bytes,
             None => self.read_slowly(guard, page)?,
@@ -96,7 +102,7 @@ impl Mapping {
     /// Returns a page of a read-only file that is mapped and young: the fast path of a read. All
     /// else is out of line.
     #[inline(always)]
-    fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+    fn read_young<'g>(&self, guard: &'g Guard<'_>, page: MapPage) -> Option<&'g [u8; PAGE_SIZE]> {
         let Self { area, memory, .. } = self;
         if !guard.reader().is_of(memory) {
             return None;
@@ -106,7 +112,11 @@ impl Mapping {
 
     #[cold]
     #[inline(never)]
-    fn try_read_slowly<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+    fn try_read_slowly<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        page: MapPage,
+    ) -> Option<&'g [u8; PAGE_SIZE]> {
         let core = self.core();
         guard.assert_of(core);
         self.try_hold(page, Access::ReadOnly, |key, pfn| {
@@ -119,7 +129,7 @@ impl Mapping {
     fn read_slowly<'g>(
         &self,
         guard: &'g Guard<'_>,
-        page: u64,
+        page: MapPage,
     ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
         let core = self.core();
         guard.assert_of(core);
@@ -149,7 +159,11 @@ impl Mapping {
     /// assert_eq!(sum.join().unwrap(), 7 * 4096);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn pin(&self, page: u64) -> Result<PinnedPage, ReadError> {
+    pub fn pin(&self, page: impl Into<MapPage>) -> Result<PinnedPage, ReadError> {
+        self.pin_page(page.into())
+    }
+
+    fn pin_page(&self, page: MapPage) -> Result<PinnedPage, ReadError> {
         let core = self.core();
         let pinned = self.hold(page, Access::ReadOnly, |key, pfn| {
             core.cache.pin_at(key, pfn)
@@ -163,7 +177,8 @@ impl Mapping {
     /// Returns a page of a writable file, latched for reading, if it is resident.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
+    pub(crate) fn try_read_latched(&self, page: impl Into<MapPage>) -> Option<PageRead<'_>> {
+        let page = page.into();
         self.try_hold(page, Access::ReadWrite, |key, pfn| {
             self.core().cache.latch_at(key, pfn)
         })
@@ -187,7 +202,11 @@ impl Mapping {
     /// assert_eq!(map.read_latched(0)?[..4], [7; 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn read_latched(&self, page: u64) -> Result<PageRead<'_>, ReadError> {
+    pub fn read_latched(&self, page: impl Into<MapPage>) -> Result<PageRead<'_>, ReadError> {
+        self.latch_to_read(page.into())
+    }
+
+    fn latch_to_read(&self, page: MapPage) -> Result<PageRead<'_>, ReadError> {
         self.hold(page, Access::ReadWrite, |key, pfn| {
             self.core().cache.latch_at(key, pfn)
         })
@@ -196,7 +215,8 @@ impl Mapping {
     /// Returns a page of a writable file, latched for writing and marked dirty, if it is resident.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
+    pub(crate) fn try_write(&self, page: impl Into<MapPage>) -> Option<PageWrite<'_>> {
+        let page = page.into();
         let write = self.try_hold(page, Access::ReadWrite, |key, pfn| {
             self.core().cache.latch_to_write_at(key, pfn)
         })?;
@@ -226,7 +246,11 @@ impl Mapping {
     /// assert_eq!(&map.read_latched(0)?[..6], b"hello\x07");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn write(&self, page: u64) -> Result<PageWrite<'_>, ReadError> {
+    pub fn write(&self, page: impl Into<MapPage>) -> Result<PageWrite<'_>, ReadError> {
+        self.latch_to_write(page.into())
+    }
+
+    fn latch_to_write(&self, page: MapPage) -> Result<PageWrite<'_>, ReadError> {
         if !self.open.file.entry().id().kind().is_swap_backed() {
             self.core().balance_dirty_pages();
         }
@@ -241,7 +265,7 @@ impl Mapping {
     #[inline]
     fn try_hold<R>(
         &self,
-        page: u64,
+        page: MapPage,
         needs: Access,
         hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
@@ -253,7 +277,7 @@ impl Mapping {
     /// Returns whether a latched page was unmapped before the latch was taken: anonymous memory is
     /// zeros once it is unmapped.
     #[inline]
-    fn is_gone(&self, page: u64, needs: Access) -> bool {
+    fn is_gone(&self, page: MapPage, needs: Access) -> bool {
         needs == Access::ReadWrite && self.area.is_hole(page)
     }
 
@@ -261,7 +285,7 @@ impl Mapping {
     #[inline]
     fn hold<R>(
         &self,
-        page: u64,
+        page: MapPage,
         needs: Access,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
@@ -281,7 +305,7 @@ impl Mapping {
     #[cold]
     fn fault<R>(
         &self,
-        page: u64,
+        page: MapPage,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
         let (core, area) = (self.core(), &*self.area);
@@ -303,8 +327,8 @@ impl Mapping {
 
     /// Checks that the page is inside the mapping and the file's access mode fits the call.
     #[inline]
-    fn check(&self, page: u64, needs: Access) -> Result<(), ReadError> {
-        if page >= self.pages() {
+    fn check(&self, page: MapPage, needs: Access) -> Result<(), ReadError> {
+        if page.0 >= self.pages() {
             return Err(ReadError::OutOfRange {
                 page,
                 pages: self.pages(),

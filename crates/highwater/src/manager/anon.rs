@@ -13,7 +13,7 @@ use super::mapping::Mapping;
 use super::space::Space;
 use super::{Core, Handle, Manager};
 use crate::cache::{Discard, FileKind, PageKey, VmArea};
-use crate::units::{Pages, Pfn};
+use crate::units::{FilePage, MapPage, Pages, Pfn};
 
 impl Space {
     /// Maps private anonymous memory: zeros until written. Pages are charged as they are first read
@@ -29,7 +29,11 @@ impl Space {
     /// frames.
     pub fn map_anon(&self, pages: Pages) -> Result<Mapping, MemoryError> {
         let memory = open(self.shared(), pages, FileKind::Anon)?;
-        Ok(Mapping::new(memory, self.clone(), 0..pages.0))
+        Ok(Mapping::new(
+            memory,
+            self.clone(),
+            FilePage(0)..FilePage(pages.0),
+        ))
     }
 }
 
@@ -60,17 +64,16 @@ impl Mapping {
     /// assert_eq!(map.read_latched(2)?[0], 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
+    pub fn discard(&self, pages: Range<impl Into<MapPage>>) -> Result<(), MemoryError> {
         if !self.area().file().id().kind().is_swap_backed() {
             return Err(MemoryError::NotMemory);
         }
-        self.check_range(&pages)?;
+        let pages = self.check_range(pages)?;
         let (core, area) = (self.core(), self.area());
         let resident = core.discard(area, pages.clone(), Discard::Wait, |_| false);
         core.reclaim.evict_pages(&resident);
-        let first = area.key(0).page();
-        let pages = first + pages.start..first + pages.end;
-        core.cache.forget_swapped(area.file(), &pages);
+        core.cache
+            .forget_swapped(area.file(), &area.file_pages(&pages));
         Ok(())
     }
 }
@@ -78,7 +81,7 @@ impl Mapping {
 impl Core {
     /// Discards the given pages of an anonymous mapping after they were unmapped. Pages that are
     /// pinned or latched go with their object.
-    pub(super) fn discard_unmapped(&self, area: &VmArea, pages: Range<u64>) {
+    pub(super) fn discard_unmapped(&self, area: &VmArea, pages: Range<MapPage>) {
         let file = area.file();
         if file.id().kind() == FileKind::Anon {
             let resident = self.discard(area, pages, Discard::Skip, |page| file.maps_page(page));
@@ -86,16 +89,15 @@ impl Core {
         }
     }
 
-    /// Discards pages of an area; `pages` counts from the area's first page.
+    /// Discards pages of an area.
     fn discard(
         &self,
         area: &VmArea,
-        pages: Range<u64>,
+        pages: Range<MapPage>,
         discard: Discard,
-        is_needed: impl FnMut(u64) -> bool,
+        is_needed: impl FnMut(FilePage) -> bool,
     ) -> Vec<(Pfn, PageKey)> {
-        let first = area.key(0).page();
-        let pages = first + pages.start..first + pages.end;
+        let pages = area.file_pages(&pages);
         self.cache.discard(area.file(), pages, discard, is_needed)
     }
 }

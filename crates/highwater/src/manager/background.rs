@@ -23,6 +23,7 @@ use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
 use crate::units::Pages;
 
 static WAKEUP_LOCK: LockClass = LockClass::new("wakeup", Rank::Leaf);
+static POLLED_LOCK: LockClass = LockClass::new("polled work", Rank::Leaf);
 
 /// Passes without progress before the thread goes to sleep. Chosen: as the kernel's.
 const FRUITLESS_MAX: u32 = 16;
@@ -165,8 +166,16 @@ enum ReclaimerWake {
     ToEnd,
 }
 
+/// Periodic work that a program without the thread does by [`Manager::balance`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Polled {
+    due: Due,
+    /// Last write-back by the clock.
+    written_at: Duration,
+}
+
 /// Deadlines of the thread's periodic work.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Due {
     /// Next flush of statistics.
     flush_at: Duration,
@@ -243,13 +252,18 @@ impl Manager {
         pool.managed() > Pages::ZERO && pool.nr_free() <= pool.watermarks().low
     }
 
-    /// Does the background thread's reclaim in the calling thread: until the high watermark is
-    /// free, or no more progress is made. For programs that run such work in threads of their own
-    /// ([`Background::Off`]).
+    /// Does the work of the background threads in the calling thread, for programs without them
+    /// ([`Background::Off`]): reclaims until the high watermark is free or no more progress is
+    /// made, and then what is due by the clock. That is: each `dirty_writeback_centisecs`, writing
+    /// back pages that have been dirty for too long or exceed the limits; each `decay_interval_ms`,
+    /// shrinking oversized per-CPU lists; every second, following the cgroup limit
+    /// ([`Builder::follow_cgroup`](super::Builder::follow_cgroup)); every 2 s, flushing statistics.
+    /// Call it a few times a second. With background threads it only reclaims.
     ///
     /// # Cost
     ///
-    /// Bounded as a run of the background thread: 16 passes without progress, 100 µs apart, end it.
+    /// Bounded as a run of the background thread: 16 passes without progress, 100 µs apart, end the
+    /// reclaim. The I/O of write-back.
     ///
     /// # Examples
     ///
@@ -261,14 +275,39 @@ impl Manager {
     ///     .capacity(Bytes::mib(1))
     ///     .background(Background::Off)
     ///     .build()?;
-    /// hw.balance(); // does nothing while more frames than the low watermark are free
+    /// hw.balance(); // in a loop of the program
     /// # Ok::<(), highwater::BuildError>(())
     /// ```
     pub fn balance(&self) {
         let core = self.core();
-        core.stats.pageoutrun.add(1);
-        core.alarms.ring(core.now());
-        core.balance(&mut Due::from(core.now()));
+        if core.wakeup.has_thread() {
+            return self.reclaim_ahead();
+        }
+        // Copied, so that no lock is held during the work. Threads that call this together may each
+        // do what is due.
+        let mut polled = *core.polled.lock();
+        core.run_ahead(&mut polled.due);
+        core.do_in_time(&mut polled.due);
+        core.write_back_in_time(&mut polled.written_at);
+        *core.polled.lock() = polled;
+    }
+
+    /// Does the reclaim of [`balance`](Self::balance), and nothing by the clock.
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn reclaim_ahead(&self) {
+        let core = self.core();
+        core.run_ahead(&mut Due::from(core.now()));
+    }
+}
+
+impl Polled {
+    /// Everything is due one period after the start of the manager's clock.
+    pub(super) fn from_start() -> Mutex<Self> {
+        let polled = Self {
+            due: Due::from(Duration::ZERO),
+            written_at: Duration::ZERO,
+        };
+        Mutex::new(&POLLED_LOCK, polled)
     }
 }
 
@@ -290,6 +329,13 @@ impl Due {
 }
 
 impl Core {
+    /// Reclaims as one run of the thread does.
+    fn run_ahead(&self, due: &mut Due) {
+        self.stats.pageoutrun.add(1);
+        self.alarms.ring(self.now());
+        self.balance(due);
+    }
+
     /// The thread's main loop.
     fn kswapd(&self) {
         let _alive = ReclaimerAlive(&self.wakeup);

@@ -127,7 +127,7 @@ impl Builder {
     /// The eighth is for frame metadata and the program's other memory; a program that needs more
     /// should request less, or account for it by [`force_charge`](crate::Group::force_charge). The
     /// background thread checks the limit once a second; without one, call
-    /// [`Manager::cgroup_tick`](super::Manager::cgroup_tick). Default: a capacity above the limit
+    /// [`Manager::balance`](super::Manager::balance). Default: a capacity above the limit
     /// is an error.
     ///
     /// When the limit is lowered, the excess is reclaimed, and nothing is charged until usage fits;

@@ -147,9 +147,8 @@ impl Manager {
     }
 
     /// Checks the cgroup limit and sets the capacity to the requested one, or to seven eighths of
-    /// the limit if that is less. Returns the capacity. For managers that
-    /// [follow](crate::Builder::follow_cgroup) the limit without a background thread: call it about
-    /// once a second. Does nothing on other managers.
+    /// the limit if that is less. Returns the capacity. Part of [`balance`](Self::balance). Does
+    /// nothing on managers that do not [follow](crate::Builder::follow_cgroup) the limit.
     ///
     /// # Cost
     ///
@@ -159,17 +158,8 @@ impl Manager {
     /// # Errors
     ///
     /// As [`set_capacity`](Self::set_capacity).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::{Bytes, Manager};
-    ///
-    /// let hw = Manager::builder().capacity(Bytes::mib(32)).follow_cgroup().build()?;
-    /// assert!(hw.cgroup_tick()? <= Bytes::mib(32)); // lower if the container's limit is
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn cgroup_tick(&self) -> Result<Bytes, CapacityError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn cgroup_tick(&self) -> Result<Bytes, CapacityError> {
         self.core().follow_cgroup()?;
         Ok(self.capacity())
     }

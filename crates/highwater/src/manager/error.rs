@@ -9,7 +9,7 @@ use crate::frame::{AllocError, PoolError};
 use crate::group::ChargeError;
 use crate::memmap::MapError;
 use crate::percpu::RegimeReason;
-use crate::units::{Bytes, Pages};
+use crate::units::{Bytes, FilePage, MapPage, Pages};
 
 /// A manager could not be built.
 #[derive(Debug, Error)]
@@ -110,16 +110,30 @@ pub enum OpenError {
 #[error("the manager has no frames to cache pages in: build it with `Builder::frames` above 0")]
 pub struct NoFrames;
 
-/// The range is not within the file.
+/// A range is not within the file or mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("pages {start} to {end} (exclusive) are not within the file, which has {pages}")]
-pub struct RangeError {
-    /// Start of the range.
-    pub start: u64,
-    /// End of the range.
-    pub end: u64,
-    /// Pages in the file.
-    pub pages: u64,
+#[non_exhaustive]
+pub enum RangeError {
+    /// The range of a file.
+    #[error("pages {start} to {end} (exclusive) are not within the file, which has {pages}")]
+    File {
+        /// Start of the range.
+        start: FilePage,
+        /// End of the range.
+        end: FilePage,
+        /// Pages in the file.
+        pages: u64,
+    },
+    /// The range of a mapping.
+    #[error("pages {start} to {end} (exclusive) are not within the mapping, which has {pages}")]
+    Mapping {
+        /// Start of the range.
+        start: MapPage,
+        /// End of the range.
+        end: MapPage,
+        /// Pages in the mapping.
+        pages: u64,
+    },
 }
 
 /// Anonymous or shared memory could not be created or discarded.
@@ -187,7 +201,7 @@ pub enum ReadError {
     #[error("page {page} is outside the mapping, which has {pages} pages from 0")]
     OutOfRange {
         /// The requested page.
-        page: u64,
+        page: MapPage,
         /// Pages in the mapping.
         pages: u64,
     },
@@ -195,7 +209,7 @@ pub enum ReadError {
     #[error("page {page} of the mapping was unmapped")]
     Unmapped {
         /// The requested page.
-        page: u64,
+        page: MapPage,
     },
     /// The file was opened for a different kind of access.
     #[error("the file is open {is}, but the call is for files open {needs}")]
@@ -209,7 +223,7 @@ pub enum ReadError {
     #[error("reading page {page} failed: {source}")]
     Io {
         /// The page's number in its file.
-        page: u64,
+        page: FilePage,
         /// The storage's error.
         source: io::Error,
     },
@@ -217,7 +231,7 @@ pub enum ReadError {
     #[error("short read of page {page}: {got} of {want} bytes; was the file truncated?")]
     Short {
         /// The page's number in its file.
-        page: u64,
+        page: FilePage,
         /// Bytes read.
         got: usize,
         /// Bytes in the page.
@@ -227,7 +241,7 @@ pub enum ReadError {
     #[error("reading page {page} failed: the storage reported {got} of {want} bytes")]
     Excess {
         /// The page's number in its file; the first, if several were requested.
-        page: u64,
+        page: FilePage,
         /// Bytes that it reported.
         got: usize,
         /// Bytes that were requested.
@@ -237,7 +251,7 @@ pub enum ReadError {
     #[error("no memory for page {page}: {source}")]
     NoMemory {
         /// The page's number in its file.
-        page: u64,
+        page: FilePage,
         /// The reason.
         source: OutOfMemory,
     },
@@ -247,7 +261,7 @@ pub enum ReadError {
     )]
     Starved {
         /// The page's number in its file.
-        page: u64,
+        page: FilePage,
         /// Number of rounds.
         rounds: u32,
     },

@@ -10,7 +10,7 @@ use super::error::ReadError;
 use super::fill::FillSource;
 use crate::cache::{PageFlag, Presence, VmArea, Window};
 use crate::group::StatItem;
-use crate::units::Pfn;
+use crate::units::{FilePage, MapPage, Pfn};
 
 /// Limit on the rounds of one fault. A round ends when another thread filled or evicted the page
 /// meanwhile; a page that this thread has filled itself is taken before it can be evicted.
@@ -35,10 +35,10 @@ impl Core {
     pub(super) fn fault<R>(
         &self,
         area: &VmArea,
-        page: u64,
+        page: MapPage,
         take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
-        debug_assert!(page < area.pages(), "the caller has checked page {page}");
+        debug_assert!(page.0 < area.pages(), "the caller has checked page {page}");
         let source = FillSource::of(area);
         let (group, page) = (source.group, area.key(page).page());
         self.stats.pgfault.add(1);
@@ -57,7 +57,7 @@ impl Core {
     pub(super) fn bring_in<R>(
         &self,
         source: FillSource<'_>,
-        page: u64,
+        page: FilePage,
         asked: u64,
         mut take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<(R, Found), ReadError> {
@@ -106,7 +106,7 @@ impl Core {
 
     /// Reads the window that a readahead mark triggers.
     #[cold]
-    fn read_ahead_from(&self, source: FillSource<'_>, page: u64) {
+    fn read_ahead_from(&self, source: FillSource<'_>, page: FilePage) {
         let FillSource {
             file, readahead, ..
         } = source;

@@ -99,7 +99,7 @@ impl Manager {
     ///
     /// ```
     /// # use std::{io, sync::Arc};
-    /// use highwater::{Access, Backing, Manager};
+    /// use highwater::{Access, Backing, FilePage, Manager};
     ///
     /// /// A page of sevens.
     /// #[derive(Debug)]
@@ -109,11 +109,11 @@ impl Manager {
     ///     fn len(&self) -> u64 {
     ///         4096
     ///     }
-    ///     fn read_page(&self, _page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    ///     fn read_page(&self, _page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
     ///         buf.fill(7);
     ///         Ok(buf.len())
     ///     }
-    ///     fn write_page(&self, _page: u64, _buf: &[u8]) -> io::Result<usize> {
+    ///     fn write_page(&self, _page: FilePage, _buf: &[u8]) -> io::Result<usize> {
     ///         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     ///     }
     ///     fn sync(&self) -> io::Result<()> {

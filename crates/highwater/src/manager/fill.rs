@@ -20,7 +20,7 @@ use crate::cache::{
 use crate::group::{GroupNode, NodeCharge};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
-use crate::units::{Bytes, PAGE_SIZE, Pages, Pfn};
+use crate::units::{Bytes, FilePage, PAGE_SIZE, Pages, Pfn};
 
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
 /// stay on the inactive list until they are read, also where that list is a small part of the pool.
@@ -120,8 +120,9 @@ impl Core {
     }
 
     /// Returns the pages that are not in the cache, by a lookup without locks.
-    fn missing_of(&self, file: &FileEntry, pages: Range<u64>) -> Vec<u64> {
-        pages
+    fn missing_of(&self, file: &FileEntry, pages: Range<FilePage>) -> Vec<FilePage> {
+        FilePage::numbers(&pages)
+            .map(FilePage)
             .filter(|page| !self.cache.seems_cached(file.key(*page)))
             .collect()
     }
@@ -155,7 +156,7 @@ impl Core {
         &'a self,
         source: FillSource<'a>,
         window: &Window,
-        pages: impl Iterator<Item = u64>,
+        pages: impl Iterator<Item = FilePage>,
         supply: Supply<'a>,
     ) -> Fills<'a> {
         let group = source.group;

@@ -213,20 +213,9 @@ impl Manager {
     }
 
     /// Shrinks oversized per-CPU lists by one step and returns the number of frames that moved to
-    /// the zones. Call it once in each [`decay interval`](Tunables::decay_interval) if the manager
-    /// has no background thread; otherwise that thread does.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// // Without a background thread, in a loop of the program:
-    /// let moved = hw.decay_tick();
-    /// assert_eq!(moved.bytes(), Bytes::ZERO); // the lists are small already
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn decay_tick(&self) -> Pages {
+    /// the zones. Part of [`balance`](Self::balance).
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn decay_tick(&self) -> Pages {
         self.core().pool.decay_tick()
     }
 

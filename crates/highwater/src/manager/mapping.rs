@@ -10,7 +10,7 @@ use super::space::Space;
 use crate::cache::{Access, AreaFlag, AreaSpec, PageFlag, ReadPattern, VmArea, WasYoung};
 use crate::memmap::FrameMemory;
 use crate::sync::Arc;
-use crate::units::Pfn;
+use crate::units::{FilePage, MapPage, Pfn};
 
 /// A range of a file's pages in a space (VMA). Cheap to clone; unmapped with its last handle, or in
 /// parts before ([`unmap`](Self::unmap)). Page numbers are relative to the mapping's start.
@@ -44,13 +44,18 @@ impl Space {
     /// # Panics
     ///
     /// When the file belongs to another manager.
-    pub fn map_file(&self, file: &File, pages: Range<u64>) -> Result<Mapping, RangeError> {
+    pub fn map_file(
+        &self,
+        file: &File,
+        pages: Range<impl Into<FilePage>>,
+    ) -> Result<Mapping, RangeError> {
         assert!(
             Arc::ptr_eq(file.shared(), self.shared()),
             "the file is of another manager"
         );
-        if pages.start > pages.end || pages.end > file.pages() {
-            return Err(RangeError {
+        let pages = FilePage::range(pages);
+        if pages.start > pages.end || pages.end.0 > file.pages() {
+            return Err(RangeError::File {
                 start: pages.start,
                 end: pages.end,
                 pages: file.pages(),
@@ -61,12 +66,12 @@ impl Space {
 }
 
 impl Mapping {
-    pub(super) fn new(file: File, space: Space, pages: Range<u64>) -> Self {
+    pub(super) fn new(file: File, space: Space, pages: Range<FilePage>) -> Self {
         debug_assert!(
             Arc::ptr_eq(file.shared(), space.shared()),
             "file and space are of one manager"
         );
-        let nr_pages = pages.end - pages.start;
+        let nr_pages = pages.end.0 - pages.start.0;
         let spec = AreaSpec {
             file: Arc::clone(file.entry()),
             space: Arc::clone(space.entry()),
@@ -154,8 +159,8 @@ impl Mapping {
     /// assert!(map.read(&guard, 2).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn unmap(&self, pages: Range<u64>) -> Result<(), RangeError> {
-        self.check_range(&pages)?;
+    pub fn unmap(&self, pages: Range<impl Into<MapPage>>) -> Result<(), RangeError> {
+        let pages = self.check_range(pages)?;
         self.core().unmap(&self.area, pages.clone());
         self.core().discard_unmapped(&self.area, pages);
         Ok(())
@@ -210,12 +215,11 @@ impl Mapping {
     /// assert!(map.try_read(&guard, 2).is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn will_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
-        self.check_range(&pages)?;
+    pub fn will_need(&self, pages: Range<impl Into<MapPage>>) -> Result<(), RangeError> {
+        let pages = self.check_range(pages)?;
         let area = &*self.area;
-        let first = area.key(0).page();
-        let pages = first + pages.start..first + pages.end;
-        self.core().read_ahead_all(FillSource::of(area), pages);
+        self.core()
+            .read_ahead_all(FillSource::of(area), area.file_pages(&pages));
         Ok(())
     }
 
@@ -247,8 +251,8 @@ impl Mapping {
     /// assert!(map.dont_need(0..4).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn dont_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
-        self.check_range(&pages)?;
+    pub fn dont_need(&self, pages: Range<impl Into<MapPage>>) -> Result<(), RangeError> {
+        let pages = self.check_range(pages)?;
         let area = &*self.area;
         self.core()
             .let_go(area, |core, leaving| core.cache.zap(area, pages, leaving));
@@ -314,15 +318,20 @@ impl Mapping {
             .for_each_mapped(area, |pfn| core.reclaim.rescue_unlocked(pfn));
     }
 
-    pub(super) fn check_range(&self, pages: &Range<u64>) -> Result<(), RangeError> {
-        if pages.start > pages.end || pages.end > self.pages() {
-            return Err(RangeError {
+    /// Returns the range if it is within the mapping.
+    pub(super) fn check_range(
+        &self,
+        pages: Range<impl Into<MapPage>>,
+    ) -> Result<Range<MapPage>, RangeError> {
+        let pages = MapPage::range(pages);
+        if pages.start > pages.end || pages.end.0 > self.pages() {
+            return Err(RangeError::Mapping {
                 start: pages.start,
                 end: pages.end,
                 pages: self.pages(),
             });
         }
-        Ok(())
+        Ok(pages)
     }
 
     pub(super) fn area(&self) -> &Arc<VmArea> {
@@ -342,7 +351,7 @@ impl Core {
     }
 
     /// Unmaps pages of an area. Accessed bits of the cleared entries are transferred to the pages.
-    fn unmap(&self, area: &Arc<VmArea>, pages: Range<u64>) {
+    fn unmap(&self, area: &Arc<VmArea>, pages: Range<MapPage>) {
         self.let_go(area, |core, leaving| core.cache.unmap(area, pages, leaving));
         self.reclaim.settle_deferred(area.file());
     }
@@ -375,6 +384,6 @@ impl Core {
 
 impl Drop for OpenMapping {
     fn drop(&mut self) {
-        self.core.unmap(&self.area, 0..self.pages);
+        self.core.unmap(&self.area, MapPage::range(0..self.pages));
     }
 }

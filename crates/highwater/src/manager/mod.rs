@@ -112,7 +112,7 @@ use crate::topology::Topology;
 use crate::units::{CpuId, Pages, Pfn};
 use crate::victim::ChosenGroup;
 use alarm::{Alarms, Timer};
-use background::{Reclaimer, Wakeup};
+use background::{Polled, Reclaimer, Wakeup};
 use capacity::CapacityRange;
 use read::ReadaheadMax;
 use spill::Spillers;
@@ -175,6 +175,8 @@ pub(crate) struct Core {
     begun: Instant,
     capacity: CapacityRange,
     wakeup: Arc<Wakeup>,
+    /// Periodic work of a manager without threads.
+    polled: Mutex<Polled>,
     writeback: Writeback,
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
     victims: Mutex<Victims>,
@@ -314,6 +316,7 @@ impl Core {
             capacity,
             alarms: Arc::new(Alarms::new(Arc::clone(&wakeup), timer)),
             wakeup,
+            polled: Polled::from_start(),
             writeback: Writeback::new(),
             on_exhausted: RwLock::new(&HANDLER_LOCK, None),
             victims: Mutex::new(&SELECTION_LOCK, Victims::new()),

@@ -12,7 +12,7 @@ use super::{Core, Manager};
 use crate::cache::{MarkRule, ReadPattern, Window};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::{PAGE_BYTES, PAGE_SIZE, Pages};
+use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE, Pages};
 
 /// Upper bound of the readahead window, tunable while the manager runs.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl File {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let (page, begin) = (at / PAGE_BYTES, within_page(at));
+            let (page, begin) = (FilePage(at / PAGE_BYTES), within_page(at));
             let count = (PAGE_SIZE - begin).min(len - done);
             let piece = &mut buf[done..done + count];
             let asked = (begin + len - done).div_ceil(PAGE_SIZE) as u64;
@@ -155,8 +155,9 @@ impl File {
     /// assert_eq!(hw.root().usage_precise(), Bytes(3 * 4096));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn will_need(&self, group: &Group, pages: Range<u64>) {
+    pub fn will_need(&self, group: &Group, pages: Range<impl Into<FilePage>>) {
         self.assert_same_manager(group);
+        let pages = FilePage::range(pages);
         self.core().read_ahead_all(self.source_for(group), pages);
     }
 
@@ -182,7 +183,7 @@ impl Core {
     fn copy_page(
         &self,
         source: FillSource<'_>,
-        page: u64,
+        page: FilePage,
         asked: u64,
         begin: usize,
         into: &mut [u8],
@@ -217,13 +218,14 @@ impl Core {
     }
 
     /// Reads the missing pages of a range, one window at a time.
-    pub(super) fn read_ahead_all(&self, source: FillSource<'_>, pages: Range<u64>) {
-        let end = pages.end.min(source.file.pages());
-        let mut at = pages.start;
+    pub(super) fn read_ahead_all(&self, source: FillSource<'_>, pages: Range<FilePage>) {
+        let end = pages.end.0.min(source.file.pages());
+        let mut at = pages.start.0;
         while at < end {
             let step = self.window_max(source).0.max(1);
-            let pages = at..end.min(at.saturating_add(step));
-            at = pages.end;
+            let numbers = at..end.min(at.saturating_add(step));
+            at = numbers.end;
+            let pages = FilePage::range(numbers);
             self.read_ahead(source, &Window { pages, mark: None });
         }
     }

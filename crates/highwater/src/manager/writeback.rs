@@ -255,6 +255,12 @@ impl Writeback {
         }
     }
 
+    /// Returns the time between runs by the clock; `None` for no such runs.
+    fn interval(&self) -> Option<Duration> {
+        let centisecs = self.tunables.lock().dirty_writeback_centisecs;
+        (centisecs > 0).then(|| Duration::from_millis(u64::from(centisecs) * 10))
+    }
+
     /// Requests a run.
     fn notify(&self) {
         let mut state = self.state.lock();
@@ -378,24 +384,9 @@ impl Manager {
     }
 
     /// Writes back pages that have been dirty for too long, or exceed the limits; returns the
-    /// number written. Call it once in each `dirty_writeback_centisecs` if the manager has no
-    /// background thread; otherwise that thread does.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open_writable(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// map.write(0)?[0] = 8;
-    /// hw.writeback_tick(); // without a background thread, in a loop of the program
-    /// # drop(map);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn writeback_tick(&self) -> Pages {
+    /// number written. Part of [`balance`](Self::balance).
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn writeback_tick(&self) -> Pages {
         self.core().reap_closing();
         self.core().write_back_what_is_due()
     }
@@ -414,10 +405,8 @@ impl Core {
         let _alive = WriterAlive(&self.writeback);
         let mut begun = self.now();
         loop {
-            let interval = self.writeback.tunables.lock().dirty_writeback_centisecs;
-            let interval = Duration::from_millis(u64::from(interval) * 10);
-            let left =
-                || (!interval.is_zero()).then(|| (begun + interval).saturating_sub(self.now()));
+            let interval = self.writeback.interval();
+            let left = || interval.map(|interval| (begun + interval).saturating_sub(self.now()));
             match self.writeback.wait(left) {
                 WriterWake::ToEnd => return,
                 WriterWake::ByNeed => _ = self.write_back_what_is_due(),
@@ -428,6 +417,16 @@ impl Core {
                 }
             }
             self.writeback.note(|state| state.is_running = false);
+        }
+    }
+
+    /// Does the work of the thread if an interval has passed since `written_at`.
+    pub(super) fn write_back_in_time(&self, written_at: &mut Duration) {
+        let (interval, now) = (self.writeback.interval(), self.now());
+        if interval.is_some_and(|interval| now >= *written_at + interval) {
+            *written_at = now;
+            self.reap_closing();
+            self.write_back_what_is_due();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::cache::Backing;
-use crate::units::PAGE_BYTES;
+use crate::units::{FilePage, PAGE_BYTES};
 
 /// A file of `pages` pages of zeros; discards writes.
 #[derive(Debug)]
@@ -15,11 +15,11 @@ impl Backing for Zeros {
     fn len(&self) -> u64 {
         self.pages * PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         buf.fill(0);
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
         Ok(buf.len())
     }
     fn sync(&self) -> io::Result<()> {

@@ -24,7 +24,7 @@ use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, StatCell};
 use crate::topology::Topology;
-use crate::units::{Bytes, Pages, Pfn};
+use crate::units::{Bytes, FilePage, MapPage, Pages, Pfn};
 
 const PFN: Pfn = Pfn(0);
 /// Longer than any model: a thread that waits that long was not woken.
@@ -54,7 +54,7 @@ impl Scene {
             lruvecs.insert(&payer);
         }
         let area = map(&cache, &file, &payer);
-        let key = area.key(0);
+        let key = area.key(MapPage(0));
         let _paid_by_the_page = payer.try_charge(Pages(1).bytes()).unwrap().disown();
         let filling = cache.begin_fill(key, memory.claim(PFN), payer.id());
         cache.finish_fill(filling.unwrap());
@@ -76,7 +76,7 @@ impl Scene {
     fn access(&self, area: &VmArea) {
         let reader = self.memory.reader(self.memory.seat());
         let held = |key: PageKey, pfn| self.cache.borrow_at(&reader, key, pfn).map(|_| ());
-        assert!(self.cache.hold_mapped(area, 0, held).is_some());
+        assert!(self.cache.hold_mapped(area, MapPage(0), held).is_some());
     }
 
     fn lists(&self, group: &GroupNode) -> LruvecRef {
@@ -136,7 +136,7 @@ fn map(cache: &PageCache, file: &Arc<FileEntry>, group: &GroupNode) -> Arc<VmAre
         file: Arc::clone(file),
         space: cache.open_space(),
         group: group.clone(),
-        pages: 0..1,
+        pages: FilePage(0)..FilePage(1),
         member: RssMember::File,
     })
 }

@@ -11,7 +11,7 @@ use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::topology::Topology;
-use crate::units::{Bytes, GroupId, PAGE_BYTES};
+use crate::units::{Bytes, FilePage, GroupId, PAGE_BYTES};
 
 #[derive(Debug)]
 pub(super) struct Nothing(pub(super) u64);
@@ -20,10 +20,10 @@ impl Backing for Nothing {
     fn len(&self) -> u64 {
         self.0 * PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
     fn sync(&self) -> std::io::Result<()> {

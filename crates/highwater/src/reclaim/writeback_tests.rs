@@ -5,7 +5,7 @@ use super::tests::Scene;
 use super::*;
 use crate::cache::{Access, Backing, FileEntry};
 use crate::sync::{LockClass, Mutex, Rank};
-use crate::units::PAGE_BYTES;
+use crate::units::{FilePage, PAGE_BYTES};
 
 static BUSY_LOCK: LockClass = LockClass::new("busy", Rank::Leaf);
 
@@ -35,10 +35,10 @@ impl Backing for Busy {
     fn len(&self) -> u64 {
         64 * PAGE_BYTES
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         let during = self.during.lock().take();
         during.into_iter().for_each(|during| during());
         let answer = *self.answer.lock();
@@ -112,7 +112,7 @@ impl Written {
         let cache = &self.scene.cache;
         let mut left: Vec<u64> = cache
             .pages_of(self.entry.id())
-            .map(|pfn| cache.key_of(pfn).expect("no eviction runs").page())
+            .map(|pfn| cache.key_of(pfn).expect("no eviction runs").page().0)
             .collect();
         left.sort_unstable();
         left

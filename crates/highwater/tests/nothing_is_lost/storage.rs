@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use highwater::Backing;
-use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 
 use super::model::{Begins, Bytes, Model, index};
 
@@ -169,11 +169,11 @@ impl Backing for Disk {
         self.pages.len() as u64 * PAGE_BYTES
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         self.read(page, buf, |_| ())
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         let len = self.trouble.write(buf.len())?;
         self.page(page)[..len].copy_from_slice(&buf[..len]);
         Ok(len)
@@ -247,7 +247,7 @@ impl Backing for Storage {
         self.model.len()
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         // No thread holds a page that is being read in, and it was evicted with its last version
         // written.
         self.disk.read(page, buf, |stored| {
@@ -258,16 +258,16 @@ impl Backing for Storage {
         })
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         // No thread writes a page while it is being written back.
         if let Err(wrong) = self.model.check_page(buf, page) {
             self.wrongs.say(format!("to be written back: {wrong}"));
         }
-        self.disk.write_page(page, buf)
+        self.disk.write_page(FilePage(page), buf)
     }
 
     /// Writes some of the neighbours, and perhaps a part of the next.
-    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
+    fn write_pages(&self, FilePage(first): FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
         for (page, buf) in (first..).zip(bufs) {
             if let Err(wrong) = self.model.check_page(buf, page) {
                 self.wrongs.say(format!("to be written back: {wrong}"));

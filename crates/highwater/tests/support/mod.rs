@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Backing, Bytes, File, Manager, Mapping, Pages};
 
 /// An in-memory file whose pages begin with their number, and which can misbehave.
@@ -67,7 +67,7 @@ impl Backing for TestFile {
         self.len
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
         let len = self.misbehaviour(&self.fails_reads, buf.len())?;
         self.reads.fetch_add(1, Ordering::Relaxed);
         pause(&self.read_pause_us);
@@ -76,7 +76,7 @@ impl Backing for TestFile {
         Ok(len)
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         pause(&self.write_pause_us);
         let len = self.misbehaviour(&self.fails_writes, buf.len())?;
         let mut pages = self.pages.lock().expect("no panic under the lock");

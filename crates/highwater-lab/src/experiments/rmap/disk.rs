@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::units::PAGE_SIZE;
+use highwater::units::{FilePage, PAGE_SIZE};
 use highwater::{Backing, FileBacking};
 
 use super::clock::PAGE_IN;
@@ -91,19 +91,19 @@ impl Backing for Paced {
         self.file.len()
     }
 
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         let got = self.file.read_page(page, buf)?;
         self.pace.transfer(got);
         Ok(got)
     }
 
-    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+    fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         let got = self.file.read_pages(first, bufs)?;
         self.pace.transfer(got);
         Ok(got)
     }
 
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
         self.file.write_page(page, buf)
     }
 

@@ -174,7 +174,7 @@ pub(super) fn balance(hw: &Manager, is_over: &AtomicBool, turns: &Turns) {
     // Relaxed: see `churn`.
     while !is_over.load(Ordering::Relaxed) {
         if hw.is_short() {
-            hw.balance();
+            hw.reclaim_ahead();
         }
         turns.rests(LOOKS_AGAIN);
     }

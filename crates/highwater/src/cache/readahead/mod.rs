@@ -40,7 +40,7 @@ use std::ops::Range;
 use super::{FileEntry, Filling, PageCache, PageFlag, PageKey};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{LockClass, Mutex, Rank};
-use crate::units::Pages;
+use crate::units::{FilePage, Pages};
 
 static READAHEAD_LOCK: LockClass = LockClass::new("readahead", Rank::Leaf);
 
@@ -74,9 +74,9 @@ pub enum MarkRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The range. Pages that are already in the cache are skipped.
-    pub pages: Range<u64>,
+    pub pages: Range<FilePage>,
     /// The marked page, whose next reader opens the next window.
-    pub mark: Option<u64>,
+    pub mark: Option<FilePage>,
 }
 
 /// A page cache miss.
@@ -216,7 +216,7 @@ impl Stream {
             self.start..self.end(),
             (self.ahead > 0).then_some(self.mark()),
         );
-        self.cut(window.pages.end);
+        self.cut(window.pages.end.0);
         window
     }
 }
@@ -233,8 +233,8 @@ impl WindowBounds {
     fn cut(&self, pages: Range<u64>, mark: Option<u64>) -> Window {
         let end = pages.end.min(self.file.max(pages.start));
         Window {
-            mark: mark.filter(|mark| *mark < end),
-            pages: pages.start..end,
+            mark: mark.filter(|mark| *mark < end).map(FilePage),
+            pages: FilePage(pages.start)..FilePage(end),
         }
     }
 }
@@ -311,7 +311,7 @@ impl Readahead {
     }
 
     /// Records an access to a page; returns whether it is a different page from last time.
-    pub fn note_asked(&self, page: u64) -> bool {
+    pub fn note_asked(&self, FilePage(page): FilePage) -> bool {
         // Relaxed, both: see the field.
         let is_other = self.last.load(Ordering::Relaxed) != page + 1;
         if is_other {
@@ -321,8 +321,8 @@ impl Readahead {
     }
 
     /// Drops the unread end of a window.
-    pub fn cut(&self, end: u64) {
-        self.state.lock().stream.cut(end);
+    pub fn cut(&self, end: FilePage) {
+        self.state.lock().stream.cut(end.0);
     }
 }
 
@@ -335,7 +335,7 @@ impl Filling {
 
     /// Returns the page's number in its file.
     #[must_use]
-    pub fn page(&self) -> u64 {
+    pub fn page(&self) -> FilePage {
         self.key.page()
     }
 }
@@ -347,7 +347,7 @@ impl PageCache {
         &self,
         readahead: &Readahead,
         file: &FileEntry,
-        page: u64,
+        FilePage(page): FilePage,
         asked: u64,
         max: Pages,
     ) -> Window {
@@ -368,7 +368,7 @@ impl PageCache {
         &self,
         readahead: &Readahead,
         file: &FileEntry,
-        page: u64,
+        FilePage(page): FilePage,
         max: Pages,
     ) -> Option<Window> {
         let mut state = readahead.state.lock();

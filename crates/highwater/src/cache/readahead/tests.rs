@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Miss, ReadPattern, Stream, Window, WindowBounds};
+use crate::units::FilePage;
 
 const FILE: u64 = 10_000;
 
@@ -36,10 +37,13 @@ impl Handle {
     }
 
     fn fill(&mut self, window: &Window) -> u64 {
-        for page in window.pages.clone() {
-            self.cached.entry(page).or_insert(window.mark == Some(page));
+        let pages = FilePage::numbers(&window.pages);
+        let len = pages.end - pages.start;
+        for page in pages {
+            let is_marked = window.mark == Some(FilePage(page));
+            self.cached.entry(page).or_insert(is_marked);
         }
-        window.pages.end - window.pages.start
+        len
     }
 
     /// Reads `asked` pages starting at `page`, as the manager does.
@@ -59,7 +63,11 @@ impl Handle {
                     let before = (0..page).rev().take(usize::try_from(most).expect("small"));
                     before.take_while(|page| cached.contains_key(page)).count() as u64
                 });
-                assert_eq!(window.pages.start, page, "the missing page comes first");
+                assert_eq!(
+                    window.pages.start,
+                    FilePage(page),
+                    "the missing page comes first"
+                );
                 let len = self.fill(&window);
                 self.missed.push(len);
             }

@@ -6,6 +6,7 @@ use ::loom::{model, thread};
 use super::super::loom::Nothing;
 use super::super::*;
 use crate::group::GroupTree;
+use crate::units::{FilePage, MapPage};
 
 /// A cache of two frames, the first two pages of one file mapped by one area; page 0 is resident in
 /// frame 0.
@@ -38,7 +39,7 @@ impl Scene {
     /// Reads a page into a frame.
     fn fill(&self, page: u64, pfn: u32, byte: u8) {
         let frame = self.memory.claim(Pfn(pfn));
-        let key = self.area.key(page);
+        let key = self.area.key(MapPage(page));
         let mut filling = self.cache.begin_fill(key, frame, GroupId(0)).unwrap();
         self.cache.filling_bytes(&mut filling)[0] = byte;
         self.cache.finish_fill(filling);
@@ -49,12 +50,15 @@ impl Scene {
     fn access(&self, area: &VmArea) -> Option<u8> {
         if self.file.id().is_writable() {
             let held = |key, pfn| self.cache.latch_at(key, pfn);
-            return self.cache.hold_mapped(area, 0, held).map(|page| page[0]);
+            return self
+                .cache
+                .hold_mapped(area, MapPage(0), held)
+                .map(|page| page[0]);
         }
         let reader = self.memory.reader(self.memory.seat());
         let held = |key, pfn| self.cache.borrow_at(&reader, key, pfn);
-        let read = area.borrow_young(&reader, 0);
-        read.or_else(|| self.cache.hold_mapped(area, 0, held))
+        let read = area.borrow_young(&reader, MapPage(0));
+        read.or_else(|| self.cache.hold_mapped(area, MapPage(0), held))
             .map(|page| page[0])
     }
 
@@ -96,7 +100,7 @@ fn map(cache: &PageCache, file: &Arc<FileEntry>, groups: &GroupTree) -> Arc<VmAr
         file: Arc::clone(file),
         space: cache.open_space(),
         group: groups.root(),
-        pages: 0..2,
+        pages: FilePage(0)..FilePage(2),
         member: RssMember::File,
     })
 }
@@ -161,10 +165,12 @@ fn an_entry_is_taken_out_once() {
         assert_eq!(scene.access(&scene.area), Some(1));
         let reclaimer = Arc::clone(&scene);
         let reclaimer = thread::spawn(move || reclaimer.evict());
-        scene.cache.unmap(&scene.area, 0..2, |_, _| ());
+        scene
+            .cache
+            .unmap(&scene.area, MapPage(0)..MapPage(2), |_, _| ());
         let _ = reclaimer.join().unwrap();
         assert_eq!(scene.check(&[&scene.area]), 0);
-        assert!(scene.area.is_hole(0));
+        assert!(scene.area.is_hole(MapPage(0)));
     });
 }
 
@@ -174,13 +180,17 @@ fn nothing_is_installed_in_what_was_unmapped() {
     model(|| {
         let scene = Scene::new(Access::ReadOnly);
         let other = Arc::clone(&scene);
-        let other = thread::spawn(move || other.cache.unmap(&other.area, 0..1, |_, _| ()));
+        let other = thread::spawn(move || {
+            other
+                .cache
+                .unmap(&other.area, MapPage(0)..MapPage(1), |_, _| ())
+        });
         if let Some(byte) = scene.access(&scene.area) {
             assert_eq!(byte, 1);
         }
         other.join().unwrap();
         assert_eq!(scene.check(&[&scene.area]), 0);
-        assert!(scene.area.is_hole(0));
+        assert!(scene.area.is_hole(MapPage(0)));
     });
 }
 

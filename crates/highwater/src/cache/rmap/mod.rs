@@ -59,7 +59,7 @@ use crate::sync::{
     Arc, Hold, LockClass, LockTimes, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard,
     TimeRecorder,
 };
-use crate::units::{GroupId, Pfn};
+use crate::units::{FilePage, GroupId, MapPage, Pfn};
 use tree::Tree;
 
 /// Class of every file's rmap lock.
@@ -255,20 +255,20 @@ impl PageCache {
     pub fn unmap(
         &self,
         area: &Arc<VmArea>,
-        pages: Range<u64>,
+        pages: Range<MapPage>,
         mut leaving: impl FnMut(Pfn, WasYoung),
     ) {
         assert!(
-            pages.start <= pages.end && pages.end <= area.pages(),
+            pages.start <= pages.end && pages.end.0 <= area.pages(),
             "pages {pages:?} of {area:?}"
         );
-        let first = area.key(0).page();
         let rmap = &area.file().rmap;
-        let locked = rmap.write(pages.end - pages.start, &self.rmap_times);
-        area.table.punch(pages.clone(), |_, was| {
+        let numbers = MapPage::numbers(&pages);
+        let locked = rmap.write(numbers.end - numbers.start, &self.rmap_times);
+        area.table.punch(numbers, |_, was| {
             self.let_go(area, was, &mut leaving);
         });
-        let gone = first + pages.start..first + pages.end;
+        let gone = area.file_pages(&pages);
         let (before, after) = take_out(&mut area.parts.lock(), &gone);
         rmap.update(&locked, |mut tree| {
             for part in before {
@@ -291,13 +291,19 @@ impl PageCache {
     /// # Panics
     ///
     /// When the range is not within the area.
-    pub fn zap(&self, area: &VmArea, pages: Range<u64>, mut leaving: impl FnMut(Pfn, WasYoung)) {
+    pub fn zap(
+        &self,
+        area: &VmArea,
+        pages: Range<MapPage>,
+        mut leaving: impl FnMut(Pfn, WasYoung),
+    ) {
         assert!(
-            pages.start <= pages.end && pages.end <= area.pages(),
+            pages.start <= pages.end && pages.end.0 <= area.pages(),
             "pages {pages:?} of {area:?}"
         );
-        area.table
-            .zap(pages, |was| self.let_go(area, was, &mut leaving));
+        area.table.zap(MapPage::numbers(&pages), |was| {
+            self.let_go(area, was, &mut leaving)
+        });
     }
 
     /// Calls `leaving` with a page that an area had in a frame, then lowers its count.
@@ -314,7 +320,7 @@ impl PageCache {
         let mut locked = false;
         let walked = self.walk(pfn, RmapAccess::Snapshot, |area, page| {
             // An area that has unmapped the page no longer counts.
-            locked |= area.has(AreaFlag::Locked) && area.table.get(page).pfn() == Some(pfn);
+            locked |= area.has(AreaFlag::Locked) && area.table.get(page.0).pfn() == Some(pfn);
         });
         walked.is_ok() && locked
     }
@@ -349,11 +355,11 @@ impl PageCache {
         let looked = self.walk(pfn, access, |area, page| {
             // Only if the area has the page: the lock ends with the entry, and the page is scanned
             // again.
-            locked |= area.has(AreaFlag::Locked) && area.table.get(page).pfn() == Some(pfn);
+            locked |= area.has(AreaFlag::Locked) && area.table.get(page.0).pfn() == Some(pfn);
             if within.is_some_and(|group| !area.group().is_descendant_of(group)) {
                 return;
             }
-            let taken = area.table.take_young(page, pfn);
+            let taken = area.table.take_young(page.0, pfn);
             // As the kernel: sequential and random accesses do not predict later ones.
             if taken > 0 && !area.has(AreaFlag::Sequential) && !area.has(AreaFlag::Random) {
                 young += taken;
@@ -383,7 +389,7 @@ impl PageCache {
                 RssMember::Anon if area.file().is_stored(area.key(page).page()) => Left::Swapped,
                 _ => Left::Absent,
             };
-            if let Some(was) = area.table.clear(page, pfn, left) {
+            if let Some(was) = area.table.clear(page.0, pfn, left) {
                 if left == Left::Swapped {
                     area.space().add(RssMember::Swap, 1);
                 }
@@ -403,15 +409,15 @@ impl PageCache {
     /// # Cost
     ///
     /// A visit to every area of the file, and to the entries of the range.
-    pub fn forget_swapped(&self, file: &FileEntry, pages: &Range<u64>) {
+    pub fn forget_swapped(&self, file: &FileEntry, pages: &Range<FilePage>) {
         tree::for_each(&file.rmap.snapshot(), &mut |part, area| {
-            let first = area.key(0).page();
+            let first = area.key(MapPage(0)).page();
             let (start, end) = (pages.start.max(part.start), pages.end.min(part.end));
             if start < end {
                 let is_swapped = |page| file.is_stored(first + page);
                 let taken = area
                     .table
-                    .take_swapped(start - first..end - first, is_swapped);
+                    .take_swapped(start.0 - first.0..end.0 - first.0, is_swapped);
                 area.space().add(RssMember::Swap, -taken);
             }
         });
@@ -451,7 +457,7 @@ impl PageCache {
         &self,
         pfn: Pfn,
         access: RmapAccess,
-        mut visit: impl FnMut(&VmArea, u64),
+        mut visit: impl FnMut(&VmArea, MapPage),
     ) -> Result<(), Contended> {
         if self.mapcount(pfn) == 0 {
             return Ok(());
@@ -481,7 +487,11 @@ impl PageCache {
                 area.table.for_each(|page, entry| {
                     let member = match entry.pfn() {
                         Some(pfn) => {
-                            assert_eq!(self.key_of(pfn), Some(area.key(page)), "{area:?}: {pfn}");
+                            assert_eq!(
+                                self.key_of(pfn),
+                                Some(area.key(MapPage(page))),
+                                "{area:?}: {pfn}"
+                            );
                             mapped[pfn.index()] += 1;
                             area.member()
                         }
@@ -507,12 +517,15 @@ impl PageCache {
 /// Another thread held the rmap lock.
 struct Contended;
 
+/// The parts that overlap a range, and their remainders.
+type TakenOut = (Vec<Range<FilePage>>, Vec<Range<FilePage>>);
+
 /// Removes a range from parts; returns the overlapping parts, and their remainders.
-fn take_out(parts: &mut Vec<Range<u64>>, gone: &Range<u64>) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+fn take_out(parts: &mut Vec<Range<FilePage>>, gone: &Range<FilePage>) -> TakenOut {
     if gone.is_empty() {
         return Default::default();
     }
-    let met = |part: &Range<u64>| part.start < gone.end && gone.start < part.end;
+    let met = |part: &Range<FilePage>| part.start < gone.end && gone.start < part.end;
     let (before, mut rest): (Vec<_>, Vec<_>) = parts.drain(..).partition(met);
     let left = before.iter().flat_map(|part| {
         let sides = [part.start..gone.start, gone.end..part.end];
@@ -527,7 +540,7 @@ fn take_out(parts: &mut Vec<Range<u64>>, gone: &Range<u64>) -> (Vec<Range<u64>>,
 impl FileEntry {
     /// Returns whether any space maps a page of the file at this moment.
     #[must_use]
-    pub fn maps_page(&self, page: u64) -> bool {
+    pub fn maps_page(&self, page: FilePage) -> bool {
         let mut is_mapped = false;
         tree::for_each_of(&self.rmap.snapshot(), page, &mut |_| is_mapped = true);
         is_mapped

@@ -15,10 +15,10 @@ impl Backing for Nothing {
     fn len(&self) -> u64 {
         1 << 40
     }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         Ok(buf.len())
     }
     fn sync(&self) -> std::io::Result<()> {
@@ -52,7 +52,7 @@ impl Scene {
             file: Arc::clone(&self.file),
             space: self.cache.open_space(),
             group: self.groups.root(),
-            pages,
+            pages: FilePage::range(pages),
             member: RssMember::File,
         }
     }
@@ -90,18 +90,26 @@ fn the_tree_agrees_with_a_list() {
             let most = if rng.bool() { 4 } else { 500 };
             let pages = start..start + 1 + rng.u64(..most);
             let area = Arc::new(VmArea::new(scene.spec(pages.clone()), step, 1));
-            tree = tree::with(&tree, pages.clone(), &area);
+            tree = tree::with(&tree, FilePage::range(pages.clone()), &area);
             list.push((pages, area));
         } else {
             let (pages, area) = list.swap_remove(rng.usize(..list.len()));
-            tree = tree::without(&tree, pages.start, &area);
+            tree = tree::without(&tree, FilePage(pages.start), &area);
         }
         let page = rng.u64(..1500);
-        assert_eq!(stab(&tree, page), stab_list(&list, page), "step {step}");
+        assert_eq!(
+            stab(&tree, FilePage(page)),
+            stab_list(&list, page),
+            "step {step}"
+        );
         if step % 200 == 0 {
             if let Some((tree, list)) = former.replace((tree.clone(), list.clone())) {
                 for page in 0..1500 {
-                    assert_eq!(stab(&tree, page), stab_list(&list, page), "of an old root");
+                    assert_eq!(
+                        stab(&tree, FilePage(page)),
+                        stab_list(&list, page),
+                        "of an old root"
+                    );
                 }
             }
             // For random trees: 2.99 log2(n) on average (Devroye, 1986); 26 at 400 nodes.
@@ -123,21 +131,28 @@ fn parts_of_areas_are_found_until_they_are_unmapped() {
         for _ in 0..20 {
             let start = rng.u64(..300);
             let pages = start..start + rng.u64(..=(300 - start).min(60));
-            scene.cache.unmap(&area, pages.clone(), |_, _| ());
+            let range = MapPage::range(pages.clone());
+            scene.cache.unmap(&area, range, |_, _| ());
             for page in pages {
                 mapped[usize::try_from(page).unwrap()] = false;
             }
             let tree = scene.file.rmap.snapshot();
             for (page, &is_mapped) in (0..).zip(&mapped) {
                 let mut found = Vec::new();
-                tree::for_each_of(&tree, 100 + page, &mut |area| found.push(area.number()));
+                tree::for_each_of(&tree, FilePage(100 + page), &mut |area| {
+                    found.push(area.number())
+                });
                 assert_eq!(found.contains(&area.number()), is_mapped, "page {page}");
                 assert!(found.contains(&beside.number()));
-                assert_eq!(area.is_hole(page), !is_mapped);
+                assert_eq!(area.is_hole(MapPage(page)), !is_mapped);
             }
         }
-        scene.cache.unmap(&area, 0..300, |_, _| ());
-        scene.cache.unmap(&beside, 0..1000, |_, _| ());
+        scene
+            .cache
+            .unmap(&area, MapPage(0)..MapPage(300), |_, _| ());
+        scene
+            .cache
+            .unmap(&beside, MapPage(0)..MapPage(1000), |_, _| ());
         assert!(!scene.file.is_mapped());
         scene.cache.check_invariants();
     }

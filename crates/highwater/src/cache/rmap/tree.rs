@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use super::super::area::VmArea;
 use crate::sync::Arc;
+use crate::units::FilePage;
 
 /// A tree; may be empty.
 pub(super) type Tree = Option<Arc<RmapNode>>;
@@ -23,17 +24,17 @@ pub(super) type Tree = Option<Arc<RmapNode>>;
 /// A range of a file that an area maps.
 #[derive(Debug)]
 pub(super) struct RmapNode {
-    pages: Range<u64>,
+    pages: Range<FilePage>,
     area: Arc<VmArea>,
     weight: u64,
     /// The greatest end of a range in this subtree.
-    reach: u64,
+    reach: FilePage,
     before: Tree,
     behind: Tree,
 }
 
 impl RmapNode {
-    fn key(&self) -> (u64, u64) {
+    fn key(&self) -> (FilePage, u64) {
         (self.pages.start, self.area.number())
     }
 
@@ -46,7 +47,9 @@ impl RmapNode {
     /// Returns this node over other subtrees.
     fn over(&self, before: Tree, behind: Tree) -> Tree {
         let below = [&before, &behind].into_iter().flatten();
-        let reach = below.map(|node| node.reach).fold(self.pages.end, u64::max);
+        let reach = below
+            .map(|node| node.reach)
+            .fold(self.pages.end, FilePage::max);
         Some(Arc::new(Self {
             pages: self.pages.clone(),
             area: Arc::clone(&self.area),
@@ -59,10 +62,10 @@ impl RmapNode {
 }
 
 /// Returns the tree with one more range.
-pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<VmArea>) -> Tree {
+pub(super) fn with(tree: &Tree, pages: Range<FilePage>, area: &Arc<VmArea>) -> Tree {
     let node = RmapNode {
         reach: pages.end,
-        weight: weight(pages.start, area.number()),
+        weight: weight(pages.start.0, area.number()),
         pages,
         area: Arc::clone(area),
         before: None,
@@ -77,7 +80,7 @@ pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<VmArea>) -> Tree {
 /// # Panics
 ///
 /// When it is not in the tree.
-pub(super) fn without(tree: &Tree, start: u64, area: &VmArea) -> Tree {
+pub(super) fn without(tree: &Tree, start: FilePage, area: &VmArea) -> Tree {
     let key = (start, area.number());
     let (before, rest) = split(tree, key);
     let (found, behind) = split(&rest, (start, area.number() + 1));
@@ -87,7 +90,7 @@ pub(super) fn without(tree: &Tree, start: u64, area: &VmArea) -> Tree {
 }
 
 /// Calls `visit` with every area that maps a page, in order of their starts.
-pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<VmArea>)) {
+pub(super) fn for_each_of(tree: &Tree, page: FilePage, visit: &mut impl FnMut(&Arc<VmArea>)) {
     let Some(node) = tree else { return };
     if node.reach <= page {
         return;
@@ -102,7 +105,7 @@ pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<Vm
 }
 
 /// Calls `visit` with every range.
-pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<u64>, &Arc<VmArea>)) {
+pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<FilePage>, &Arc<VmArea>)) {
     if let Some(node) = tree {
         for_each(&node.before, visit);
         visit(&node.pages, &node.area);
@@ -111,7 +114,7 @@ pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<u64>, &Arc<VmA
 }
 
 /// Splits a tree into keys before `key`, and the rest.
-fn split(tree: &Tree, key: (u64, u64)) -> (Tree, Tree) {
+fn split(tree: &Tree, key: (FilePage, u64)) -> (Tree, Tree) {
     let Some(node) = tree else {
         return (None, None);
     };

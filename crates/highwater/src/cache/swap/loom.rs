@@ -5,7 +5,7 @@ use ::loom::{model, thread};
 
 use super::super::*;
 use crate::sync::atomic::AtomicU8;
-use crate::units::PAGE_BYTES;
+use crate::units::{FilePage, PAGE_BYTES};
 
 /// Slots of one byte each. Relaxed: the cache has to order writers and readers of a slot.
 #[derive(Debug)]
@@ -15,12 +15,12 @@ impl Backing for Bytes {
     fn len(&self) -> u64 {
         self.0.len() as u64 * PAGE_BYTES
     }
-    fn read_page(&self, slot: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, FilePage(slot): FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         buf.fill(0);
         buf[0] = self.0[usize::from(slot > 0)].load(Ordering::Relaxed);
         Ok(buf.len())
     }
-    fn write_page(&self, slot: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, FilePage(slot): FilePage, buf: &[u8]) -> std::io::Result<usize> {
         self.0[usize::from(slot > 0)].store(buf[0], Ordering::Relaxed);
         Ok(buf.len())
     }
@@ -37,10 +37,10 @@ impl Backing for OneSlot {
     fn len(&self) -> u64 {
         PAGE_BYTES
     }
-    fn read_page(&self, slot: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+    fn read_page(&self, slot: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
         self.0.read_page(slot, buf)
     }
-    fn write_page(&self, slot: u64, buf: &[u8]) -> std::io::Result<usize> {
+    fn write_page(&self, slot: FilePage, buf: &[u8]) -> std::io::Result<usize> {
         self.0.write_page(slot, buf)
     }
     fn sync(&self) -> std::io::Result<()> {
@@ -85,7 +85,7 @@ impl Scene {
         match self.cache.begin_fill(self.key(page), frame, GroupId(0)) {
             Ok(mut filling) => {
                 let bytes = self.cache.filling_bytes(&mut filling);
-                let got = self.file.backing().read_page(page, bytes);
+                let got = self.file.backing().read_page(FilePage(page), bytes);
                 assert_eq!(got.unwrap(), PAGE_SIZE);
                 self.cache.finish_fill(filling);
                 self.file.note_filled();
@@ -195,7 +195,7 @@ fn a_page_that_is_discarded_while_it_is_read_in_is_zeros() {
         });
         let discarder = thread::spawn(move || {
             let (file, cache) = (&discarder.file, &discarder.cache);
-            cache.discard(file, 0..1, Discard::Wait, |_| false);
+            cache.discard(file, FilePage(0)..FilePage(1), Discard::Wait, |_| false);
         });
         assert_eq!(scene.swap_out(1), WrittenBack::Written);
         reader.join().unwrap();

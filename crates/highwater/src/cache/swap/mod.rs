@@ -23,7 +23,7 @@ use std::path::Path;
 
 use super::backing::{Backing, FileBacking};
 use crate::sync::{Arc, LockClass, LockEvents, Mutex, Rank, Sequence, StatCell};
-use crate::units::{Bytes, PAGE_SIZE, Pages};
+use crate::units::{Bytes, FilePage, PAGE_SIZE, Pages};
 use slots::SwapSlots;
 
 /// Class of the locks of swap areas.
@@ -132,7 +132,7 @@ impl SwapArea {
         if !self.is_truthful {
             buf.fill(0);
         }
-        let result = self.storage.read_page(slot.0.into(), buf);
+        let result = self.storage.read_page(FilePage(slot.0.into()), buf);
         match result {
             Ok(PAGE_SIZE) => self.stats.pswpin.add(1),
             _ => self.stats.swap_read_failed.add(1),
@@ -149,7 +149,10 @@ impl FreshSlot<'_> {
     /// Writes a page to the slot; returns the number of bytes written.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let failed = CountsFailure(&self.area.stats);
-        let taken = self.area.storage.write_page(self.slot.0.into(), bytes)?;
+        let taken = self
+            .area
+            .storage
+            .write_page(FilePage(self.slot.0.into()), bytes)?;
         if taken == bytes.len() {
             self.area.stats.pswpout.add(1);
             std::mem::forget(failed);

@@ -1,8 +1,11 @@
 //! Units and identifiers that every layer shares: every number carries its unit.
 //!
 //! [`Pages`] and [`Bytes`] convert only by name, so that a page count cannot be mistaken for a byte
-//! count. [`Pfn`], [`CpuId`] and [`GroupId`] are indices into dense arrays. [`Estimate`] is the
-//! result of reading a distributed value: the value and an interval that contains the exact one.
+//! count. [`FilePage`] and [`MapPage`] are page numbers. [`Pfn`], [`CpuId`] and [`GroupId`] are
+//! indices into dense arrays. [`Estimate`] is the result of reading a distributed value: the value
+//! and an interval that contains the exact one.
+
+mod page;
 
 use std::fmt;
 use std::iter::Sum;
@@ -10,6 +13,7 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::str::FromStr;
 
 pub use crate::error::ParseBytesError;
+pub use page::{FilePage, MapPage};
 
 /// Bytes in one page frame: 4,096, whatever the system's own page size is.
 pub const PAGE_SIZE: usize = 4096;
