@@ -409,6 +409,45 @@ fn two_forced_charges_add_up() {
     });
 }
 
+// Goal: a forced charge to a group in debt, which excludes no other, leaves no tokens beside the
+// debt. Method: meanwhile the debt is paid, and the next uncharge wants to make its word live.
+#[test]
+fn debt_leaves_no_token_beside_its_payment() {
+    bounded(Some(3), || {
+        let root = root(1);
+        root.force_charge_on(A, Bytes(3)).disown();
+        let other = root.clone();
+        let (forced, ()) = beside(
+            || root.force_charge_on(B, Bytes(2)),
+            move || {
+                other.uncharge_on(A, Bytes(2));
+                other.uncharge_on(A, ONE);
+            },
+        );
+        assert_eq!((root.debt(), root.usage_precise()), (ONE, Bytes(2)));
+        assert_eq!(root.escrowed(), Bytes::ZERO);
+        finish(&root, [forced]);
+    });
+}
+
+// Goal: as above, with a debt above the group: there is room at the child, or there is none.
+#[test]
+fn a_debt_above_grows_beside_charges_below() {
+    bounded(Some(3), || {
+        let root = root(1);
+        let debt = root.force_charge_on(A, Bytes(2));
+        let child = root.child("child", Limits::max(ONE)).unwrap();
+        let other = child.clone();
+        let (one, two) = beside(
+            || child.force_charge_on(A, ONE),
+            move || other.force_charge_on(B, ONE),
+        );
+        assert_eq!((root.debt(), child.debt()), (Bytes(3), ONE));
+        assert_eq!((root.events_local().debt, child.events_local().debt), (3, 1));
+        finish(&root, [debt, one, two]);
+    });
+}
+
 // Goal: a maximum that is raised or lowered beside a forced charge: the debt is the excess of the
 // resulting usage over the resulting maximum.
 #[test]

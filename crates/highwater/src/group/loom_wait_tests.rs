@@ -207,3 +207,28 @@ fn one_that_becomes_the_first_is_called_if_it_watches() {
         finish(&root, [held]);
     });
 }
+
+// Goal: a forced charge to a group with a queue, which excludes no other, leaves no tokens beside
+// the debt. Method: meanwhile the waiter gives up, and an uncharge wants to make its word live.
+#[test]
+fn debt_leaves_no_token_beside_one_who_gives_up() {
+    bounded(Some(3), || {
+        let root = root(2);
+        let held = root.try_charge_on(A, Bytes(2)).unwrap();
+        let mut waits = root.charge_wait_on(A, ONE);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut waits).poll(&mut context).is_pending());
+        let (forced, held) = beside(
+            || root.force_charge_on(B, Bytes(2)),
+            move || {
+                let mut held = held;
+                drop(waits);
+                held.shrink_on(A, ONE);
+                held
+            },
+        );
+        assert_eq!((root.debt(), root.usage_precise()), (ONE, Bytes(3)));
+        assert_eq!(root.escrowed(), Bytes::ZERO);
+        finish(&root, [held, forced]);
+    });
+}

@@ -237,3 +237,38 @@ fn bytes_are_exact_while_threads_move_between_cpus() {
     assert!(leaves[2].try_charge(Bytes(1)).is_err());
     drop(all);
 }
+
+// Goal: a forced charge to a group in debt, or with a queue, waits for no other charge. Method: it
+// is made by another thread while this one holds the tree's lock for reading, as charges that look
+// for room do.
+#[test]
+fn a_forced_charge_to_a_closed_group_excludes_no_charge() {
+    let forced_beside_a_reader = |group: &GroupNode| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let shape = group.groups().shape.read();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(group.force_charge(Bytes(10))));
+            let beside = receiver.recv_timeout(std::time::Duration::from_secs(5));
+            drop(shape);
+            let is_beside = beside.is_ok();
+            let forced = beside.or_else(|_| receiver.recv()).unwrap();
+            assert_eq!(forced.bytes(), Bytes(10));
+            is_beside
+        })
+    };
+    let root = GroupTree::new(2).root();
+    let tenant = root.child("tenant", Limits::max(Bytes(100))).unwrap();
+    let query = tenant.child("query", Limits::default()).unwrap();
+    let debt = query.force_charge(Bytes(101));
+    assert!(forced_beside_a_reader(&query));
+    assert_eq!((tenant.debt(), tenant.events().debt), (Bytes(1), 2));
+    drop(debt);
+    let held = query.try_charge(Bytes(100)).unwrap();
+    let mut waits = tenant.charge_wait(Bytes(1));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::pin::Pin::new(&mut waits).poll(&mut context).is_pending());
+    assert!(forced_beside_a_reader(&query));
+    drop((waits, held));
+    root.tree().check_invariants();
+    assert_eq!(root.usage_precise(), Bytes::ZERO);
+}

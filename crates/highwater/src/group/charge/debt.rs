@@ -14,24 +14,40 @@
 //!
 //! # Why no word is live below a group in debt
 //!
-//! A forced charge holds the tree's lock for writing. At each group it first tries to reserve as
-//! other charges do. Where that is refused it retires the words below, and goes above the maximum
-//! only then. A word becomes live under the lock for reading, after a check of every ancestor:
-//! either before the retiring, or after the debt exists and is seen. A group where reserving
-//! succeeded is not in debt by this charge, whatever others reserve later. A refill that was under
-//! way ends in a word that is not live: it gives its grant back. Only a forced charge overtakes
-//! waiting charges (`wait.rs`).
+//! A forced charge that makes a debt holds the tree's lock for writing. At each group it first
+//! tries to reserve as other charges do. Where that is refused it retires the words below, and goes
+//! above the maximum only then. A word becomes live under the lock for reading, after a check of
+//! every ancestor: either before the retiring, or after the debt exists and is seen. A group where
+//! reserving succeeded is not in debt by this charge, whatever others reserve later. A refill that
+//! was under way ends in a word that is not live: it gives its grant back. Only a forced charge
+//! overtakes waiting charges (`wait.rs`).
 //!
-//! The proofs in `proof.rs` hold: passes hold the lock for reading, so that a forced charge is made
-//! before or after a pass, and never looks like bytes that no operation carries.
+//! # Beside others
+//!
+//! A group that is in debt or has a wait queue, a *closed* group, has no live words below it. A
+//! forced charge to one walks nothing and excludes no other charge: it holds the lock for reading,
+//! and at each closed group reserves above the maximum in one step that checks that the group is
+//! closed still ([`Ledger::force_closed`](crate::group::state::Ledger::force_closed)). If it meets
+//! an open group without room, it undoes its steps and makes the charge under the lock for writing.
+//!
+//! - A group becomes closed under the lock for writing only, together with the retiring. So a group
+//!   that is closed at that step was closed, and its words were retired, before the lock was taken
+//!   for reading.
+//! - A thread that makes a word live holds the lock for reading too. If it finds a group open, that
+//!   group stays open until it is done, and the step fails there.
+//!
+//! The proofs in `proof.rs` hold. A forced charge under the lock for writing is made before or
+//! after a pass, which holds the lock for reading, and never looks like bytes that no operation
+//! carries; one beside others is in flight in the word of its CPU until it is decided, as a refill.
 //!
 //! Source: accounting spec 8.2 (`charge`, which skips the test). Deviation: the kernel leaves stock
 //! in other CPUs while it overruns a limit, and shows the sum as usage.
 
-use crate::group::state::{ActingCpu, Event, GroupKey, Groups, TreeShape};
+use crate::group::state::{ActingCpu, Event, GroupKey, Groups, Slot, TreeShape};
 use crate::units::GroupId;
 
 use super::outcome::Refusal;
+use super::reserve::Way;
 
 impl Groups {
     /// Charges `bytes` to the group and its ancestors, above maxima where there is no room. Fails
@@ -42,11 +58,44 @@ impl Groups {
         actor: ActingCpu,
         bytes: u64,
     ) -> Result<(), Refusal> {
+        let is_closed = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().is_closed();
+        if bytes > 0 && self.chain(key.id).any(is_closed) {
+            match self.force_beside(key, actor, bytes) {
+                Err(Refusal::NoRoom { .. } | Refusal::Contended) => {}
+                decided => return decided,
+            }
+        }
         match self.charge_uncounted(key, actor, bytes) {
             Ok(_throttles_nobody) => Ok(()),
             Err(Refusal::Removed) => Err(Refusal::Removed),
             Err(_) => self.force_above(key, bytes),
         }
+    }
+
+    /// Charges beside others, above the maxima of closed groups: see "Beside others" above. Fails
+    /// where an open group has no room, or the word counts too many operations.
+    fn force_beside(&self, key: GroupKey, actor: ActingCpu, bytes: u64) -> Result<(), Refusal> {
+        let _shape = self.shape.read();
+        let slot = self.slot(key.id);
+        let index = slot.index(actor);
+        let cell = slot.cell(index);
+        slot.touch(index);
+        self.begin(key, slot, cell)?;
+        let reserve = |_, slot: &Slot| {
+            let ledger = &slot.ledger;
+            let in_turn = |_| ledger.reserve_in_turn(bytes);
+            ledger.force_closed(bytes).or_else(in_turn)
+        };
+        let climbed = self.climb_by(Way::whole(key), reserve, |at, slot| {
+            self.release(at, slot, bytes);
+        });
+        if climbed.is_ok() {
+            let in_debt = |(_, slot): &(GroupId, &Slot)| slot.ledger.balance().debt() > 0;
+            let in_debt = self.chain(key.id).filter(in_debt);
+            in_debt.for_each(|(at, _)| self.record(at, Event::Debt));
+        }
+        cell.end();
+        climbed
     }
 
     fn force_above(&self, key: GroupKey, bytes: u64) -> Result<(), Refusal> {

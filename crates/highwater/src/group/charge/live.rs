@@ -35,11 +35,8 @@ impl Groups {
     /// Counts the word on the chain, then makes it live. The lock is proof that nothing is retired
     /// and no maximum lowered meanwhile.
     fn make_live(&self, _shape: &TreeShape, id: GroupId, slot: &Slot, index: usize) {
-        let is_over = |(_, slot): (GroupId, &Slot)| {
-            let balance = slot.ledger.balance();
-            balance.debt() > 0 || balance.has_waiters
-        };
-        if self.chain(id).any(is_over) {
+        let is_closed = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().is_closed();
+        if self.chain(id).any(is_closed) {
             return;
         }
         slot.touch(index);

@@ -68,6 +68,11 @@ impl Balance {
         self.max.min(Bytes(RESERVED_MAX))
     }
 
+    /// Returns whether no word below may hold tokens: the group is in debt, or a charge waits.
+    pub(in crate::group) fn is_closed(self) -> bool {
+        self.has_waiters || self.debt() > 0
+    }
+
     /// Returns the bytes reserved above the maximum.
     pub(in crate::group) fn debt(self) -> u64 {
         self.reserved.saturating_sub(self.max.0)
@@ -146,6 +151,17 @@ impl Ledger {
                 Err(seen) => word = seen,
             }
         }
+    }
+
+    /// Reserves `bytes` regardless of the maximum if the group is [closed](Balance::is_closed);
+    /// returns the reservations after.
+    ///
+    /// Progress: as [`Ledger::force`].
+    pub(in crate::group) fn force_closed(&self, bytes: u64) -> Result<u64, Balance> {
+        self.reserve_if(bytes, |balance| match balance.is_closed() {
+            true => RESERVED_MAX - balance.reserved,
+            false => 0,
+        })
     }
 
     /// Reserves `bytes` regardless of the maximum; returns the balance after. `None` when that
