@@ -156,3 +156,110 @@ fn a_group_that_one_request_has_told_is_not_told_again_by_the_next() {
         assert_empty(&hw);
     }
 }
+
+/// Sets a group's handler that records its name and the victim's path, and drops the victim's
+/// charge.
+fn recording(group: &Group, name: &'static str, told: &Arc<Mutex<Vec<String>>>, held: &Held) {
+    let (told, held) = (Arc::clone(told), Arc::clone(held));
+    group.on_exhausted(move |victim| {
+        told.lock()
+            .unwrap()
+            .push(format!("{name}: {}", victim.group().path()));
+        let at: usize = victim.group().name()[1..].parse().unwrap();
+        held.lock().unwrap()[at] = None;
+    });
+}
+
+// Goal: a victim is told to the handler of its nearest ancestor that has one, and no group is
+// selected that has none, however much it uses. Method: two engines with handlers and a group
+// without; requests at the root, at an engine and at the group; then the root gets a handler, and
+// an engine is removed.
+#[test]
+fn each_subtree_has_a_handler_of_its_own() {
+    let hw = manager(512);
+    let root = hw.root();
+    let child = |group: &Group, name| group.child(name, Limits::default()).unwrap();
+    let (one, two) = (child(&root, "one"), child(&root, "two"));
+    let groups = [
+        child(&root, "g0"),
+        child(&one, "g1"),
+        child(&two, "g2"),
+        child(&two, "g3"),
+    ];
+    let held: Held = Arc::default();
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let fill = |pages: [u64; 4]| {
+        held.lock().unwrap().clear();
+        // Those that were told before gave back everything.
+        groups.iter().for_each(Group::exit_oom_victim);
+        let charges = groups.iter().zip(pages);
+        let charges = charges.map(|(group, pages)| group.try_charge(Pages(pages).bytes()).ok());
+        *held.lock().unwrap() = charges.collect();
+    };
+    let tell = |group: &Group| {
+        let charged = group.charge(Pages(40).bytes());
+        (charged.is_ok(), std::mem::take(&mut *told.lock().unwrap()))
+    };
+    fill([200, 100, 120, 80]);
+    assert_eq!(tell(&root), (false, vec![]), "there is no handler");
+    recording(&one, "of one", &told, &held);
+    recording(&two, "of two", &told, &held);
+    assert_eq!(
+        tell(&root),
+        (true, vec!["of two: /two/g2".into()]),
+        "the largest but g0"
+    );
+    fill([200, 120, 100, 80]);
+    assert_eq!(tell(&root), (true, vec!["of one: /one/g1".into()]));
+    two.set_max(Pages(200).bytes()).unwrap();
+    fill([100, 200, 110, 90]);
+    assert_eq!(
+        tell(&two),
+        (true, vec!["of two: /two/g2".into()]),
+        "only below the full group"
+    );
+    groups[0].set_max(Pages(210).bytes()).unwrap();
+    fill([200, 100, 100, 80]);
+    assert_eq!(tell(&groups[0]), (false, vec![]), "no handler can stop it");
+    recording(&root, "of all", &told, &held);
+    assert_eq!(tell(&groups[0]), (true, vec!["of all: /g0".into()]));
+    fill([100, 200, 100, 80]);
+    assert_eq!(
+        tell(&root),
+        (true, vec!["of one: /one/g1".into()]),
+        "the nearest"
+    );
+    fill([90, 200, 110, 80]);
+    groups[1].remove_when_unused();
+    one.remove().unwrap();
+    assert_eq!(
+        tell(&root).1,
+        ["of two: /two/g2"],
+        "g1 is gone, its charge is the root's"
+    );
+    held.lock().unwrap().clear();
+    assert_empty(&hw);
+}
+
+// Goal: two engines in one program do not replace each other's handlers, and a removed engine's
+// handler is dropped with what it owns.
+#[test]
+fn a_removed_groups_handler_is_dropped() {
+    let hw = manager(64);
+    let engine = hw.root().child("engine", Limits::default()).unwrap();
+    let owned = Arc::new(());
+    for _ in 0..2 {
+        let owned = Arc::clone(&owned);
+        engine.on_exhausted(move |_| _ = &owned);
+    }
+    assert_eq!(
+        Arc::strong_count(&owned),
+        2,
+        "the former handler is dropped"
+    );
+    engine.remove().unwrap();
+    assert_eq!(Arc::strong_count(&owned), 1);
+    let late = Arc::clone(&owned);
+    engine.on_exhausted(move |_| _ = &late);
+    assert_eq!(Arc::strong_count(&owned), 1, "a removed group keeps none");
+}

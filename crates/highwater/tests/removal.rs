@@ -172,3 +172,57 @@ fn thirty_thousand_groups_come_and_go() {
 fn a_million_groups_come_and_go() {
     come_and_go(1_000_000);
 }
+
+// Goal: a group that is to be removed when it is unused goes with its last child, and so do its
+// ancestors, whichever child is the last. Method: four threads remove the children of three levels,
+// while the groups above are given up.
+#[test]
+fn groups_that_are_given_up_go_with_their_last_child() {
+    use highwater::Manager;
+    let hw = Manager::builder().frames(Bytes::ZERO).build().unwrap();
+    for _ in 0..200 {
+        let tenant = hw.root().child("tenant", Limits::default()).unwrap();
+        let session = tenant.child("session", Limits::default()).unwrap();
+        let queries: Vec<_> = (0..4)
+            .map(|nth| {
+                session
+                    .child(&format!("q{nth}"), Limits::default())
+                    .unwrap()
+            })
+            .collect();
+        let charge = queries[0].try_charge(Bytes(100)).unwrap();
+        thread::scope(|scope| {
+            for query in &queries {
+                scope.spawn(|| query.remove_when_unused());
+            }
+            scope.spawn(|| tenant.remove_when_unused());
+            session.remove_when_unused();
+        });
+        assert!(hw.root().children().is_empty());
+        assert_eq!(hw.root().usage_precise(), Bytes(100));
+        drop(charge);
+        tenant.remove_when_unused(); // removed already
+    }
+    hw.root().remove_when_unused(); // never
+    hw.root().child("next", Limits::default()).unwrap();
+}
+
+// Goal: until its last child is removed, such a group is as any other: it takes children and
+// charges, and a group above it that was not given up stays.
+#[test]
+fn a_group_that_is_given_up_is_as_before_while_it_has_children() {
+    use highwater::Manager;
+    let hw = Manager::builder().frames(Bytes::ZERO).build().unwrap();
+    let tenant = hw.root().child("tenant", Limits::default()).unwrap();
+    let session = tenant.child("session", Limits::max(Bytes(10))).unwrap();
+    let first = session.child("first", Limits::default()).unwrap();
+    session.remove_when_unused();
+    assert!(session.try_charge(Bytes(11)).is_err());
+    let second = session.child("second", Limits::default()).unwrap();
+    first.remove().unwrap();
+    drop(second.try_charge(Bytes(10)).unwrap());
+    assert_eq!(session.children(), std::slice::from_ref(&second));
+    second.remove().unwrap();
+    assert!(tenant.children().is_empty());
+    assert_eq!(hw.root().children(), [tenant]);
+}

@@ -136,3 +136,47 @@ fn a_group_that_many_cpus_have_used_reads_as_what_it_uses() {
         drop(held);
     }
 }
+
+// Goal: a read within a tolerance holds the usage, is no wider, and is exact at a tolerance of
+// zero. Method: tokens in the words of many CPUs of two groups, at random; tolerances around the
+// width of the cheap interval.
+#[test]
+fn a_read_within_a_tolerance_holds_the_usage() {
+    let mut rng = fastrand::Rng::with_seed(seed::seed(1));
+    for nr_cpus in [1, 7, 64] {
+        let tree = GroupTree::new(nr_cpus);
+        let top = child(&tree.root(), "top");
+        let groups = ["a", "b"].map(|name| child(&top, name));
+        let mut held = Vec::new();
+        for _ in 0..400 {
+            let (group, cpu) = (
+                &groups[rng.usize(..2)],
+                CpuId::from_index(rng.usize(..nr_cpus)),
+            );
+            held.push(group.try_charge_on(cpu, Bytes(rng.u64(..300_000))).unwrap());
+            if rng.bool() {
+                let mut other = held.swap_remove(rng.usize(..held.len()));
+                other.shrink_on(cpu, other.bytes());
+            }
+            let used = held
+                .iter()
+                .fold(Bytes::ZERO, |sum, charge| sum + charge.bytes());
+            let cheap = top.usage();
+            let width = cheap.high - cheap.low;
+            for tolerance in [Bytes::ZERO, Bytes(rng.u64(..=width.0)), width, Bytes::MAX] {
+                let seen = top.usage_within(tolerance);
+                assert!(seen.contains(used), "{seen:?} without {used}");
+                assert!(
+                    seen.high - seen.low <= tolerance,
+                    "{seen:?}, wider than {tolerance}"
+                );
+                assert!(seen.contains(seen.value));
+            }
+            let (all, none) = (top.usage_within(Bytes::MAX), top.usage_within(Bytes::ZERO));
+            assert_eq!(
+                (all.low, all.high, none.value),
+                (cheap.low, cheap.high, used)
+            );
+        }
+    }
+}

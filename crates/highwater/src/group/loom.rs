@@ -443,7 +443,10 @@ fn a_debt_above_grows_beside_charges_below() {
             move || other.force_charge_on(B, ONE),
         );
         assert_eq!((root.debt(), child.debt()), (Bytes(3), ONE));
-        assert_eq!((root.events_local().debt, child.events_local().debt), (3, 1));
+        assert_eq!(
+            (root.events_local().debt, child.events_local().debt),
+            (3, 1)
+        );
         finish(&root, [debt, one, two]);
     });
 }

@@ -257,17 +257,21 @@ fn a_forced_charge_to_a_closed_group_excludes_no_charge() {
         })
     };
     let root = GroupTree::new(2).root();
-    let tenant = root.child("tenant", Limits::max(Bytes(100))).unwrap();
-    let query = tenant.child("query", Limits::default()).unwrap();
-    let debt = query.force_charge(Bytes(101));
-    assert!(forced_beside_a_reader(&query));
-    assert_eq!((tenant.debt(), tenant.events().debt), (Bytes(1), 2));
+    let above = root.child("above", Limits::max(Bytes(100))).unwrap();
+    let below = above.child("below", Limits::default()).unwrap();
+    let debt = below.force_charge(Bytes(101));
+    assert!(forced_beside_a_reader(&below));
+    assert_eq!((above.debt(), above.events().debt), (Bytes(1), 2));
     drop(debt);
-    let held = query.try_charge(Bytes(100)).unwrap();
-    let mut waits = tenant.charge_wait(Bytes(1));
+    let held = below.try_charge(Bytes(100)).unwrap();
+    let mut waits = above.charge_wait(Bytes(1));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(std::pin::Pin::new(&mut waits).poll(&mut context).is_pending());
-    assert!(forced_beside_a_reader(&query));
+    assert!(
+        std::pin::Pin::new(&mut waits)
+            .poll(&mut context)
+            .is_pending()
+    );
+    assert!(forced_beside_a_reader(&below));
     drop((waits, held));
     root.tree().check_invariants();
     assert_eq!(root.usage_precise(), Bytes::ZERO);

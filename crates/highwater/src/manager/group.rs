@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::{Handle, Shared};
+use super::{Core, Handle, Shared};
 use crate::group::{ChildError, GroupKey, GroupNode, GroupPath, Limits, RemoveError, SlotRef};
 use crate::sync::Arc;
 use crate::units::GroupId;
@@ -76,14 +76,39 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove(&self) -> Result<(), RemoveError> {
-        self.node.tree().remove(&self.node)?;
-        debug_assert!(
-            self.node.is_removed(),
-            "a removed group takes no more charges"
-        );
-        self.shared.core.reclaim.reparent_group(&self.node);
-        self.shared.core.spillers.forget(&self.node);
+        self.shared.core.remove_group(&self.node)?;
+        let mut unused = self.node.parent();
+        while let Some(above) = unused.filter(GroupNode::is_removed_when_unused) {
+            if self.shared.core.remove_group(&above).is_err() {
+                break;
+            }
+            unused = above.parent();
+        }
         Ok(())
+    }
+
+    /// Removes the group as soon as it has no children: now, or with its last child. Until then it
+    /// is as before, and may get more children. Does nothing for the root, or a group that is
+    /// removed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let query = tenant.child("query-42", Limits::default())?;
+    /// tenant.remove_when_unused(); // the tenant has left, its last query runs
+    /// assert_eq!(hw.root().children(), [tenant]);
+    /// query.remove_when_unused();
+    /// assert!(hw.root().children().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn remove_when_unused(&self) {
+        // Before the attempt: a child that is removed after the attempt failed sees it.
+        self.node.set_removed_when_unused();
+        // Fails for the root, and while it has children.
+        drop(self.remove());
     }
 
     /// Returns the group's number, which is reused some time after the group is removed.
@@ -232,6 +257,16 @@ impl Group {
 
     pub(super) fn shared(&self) -> &Handle {
         &self.shared
+    }
+}
+
+impl Core {
+    fn remove_group(&self, group: &GroupNode) -> Result<(), RemoveError> {
+        self.groups.remove(group)?;
+        debug_assert!(group.is_removed(), "a removed group takes no more charges");
+        self.reclaim.reparent_group(group);
+        self.forget_handlers(group);
+        Ok(())
     }
 }
 

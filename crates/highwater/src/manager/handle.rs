@@ -8,10 +8,10 @@ use super::snapshot::Snapshot;
 use super::victim::Victim;
 use crate::frame::{Tunables, Zoneinfo};
 use crate::percpu::ChosenRegime;
-use crate::sync::{Arc, LockTimes};
+use crate::sync::LockTimes;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
-use crate::victim::{ChosenGroup, Policy};
+use crate::victim::Policy;
 
 impl Manager {
     /// Returns a builder with default settings.
@@ -101,7 +101,7 @@ impl Manager {
     /// nothing for a [grace period](Builder::grace), no waiting charge selects another victim below
     /// the full group. The handler may call any method; a request that it makes selects no further
     /// victim and fails if reclaim does not help. A handler that holds a [`Group`] keeps the
-    /// manager alive.
+    /// manager alive. A subtree can have a handler of its own ([`Group::on_exhausted`]).
     ///
     /// # Examples
     ///
@@ -119,18 +119,7 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
-        let manager = Arc::downgrade(&self.shared);
-        let tell = move |chosen: ChosenGroup| {
-            // Charges can outlive the last handle of the manager; they then select no victim.
-            if let Some(shared) = manager.upgrade() {
-                let group = Group::new(&shared, chosen.group.clone());
-                handler(&Victim::new(group, chosen));
-            }
-        };
-        let former = self.core().on_exhausted.write().replace(Arc::new(tell));
-        // Dropped outside the lock: the former handler may own files or other handles that end with
-        // it.
-        drop(former);
+        self.root().on_exhausted(handler);
     }
 
     /// Sets the victim selection policy. An [`OomScoreAdj`](crate::units::OomScoreAdj) is always

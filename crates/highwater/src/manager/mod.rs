@@ -40,6 +40,7 @@ mod cgroup;
 mod charge;
 mod charging;
 mod error;
+mod exhausted;
 mod fault;
 mod file;
 mod fill;
@@ -107,20 +108,19 @@ use crate::memmap::FrameMemory;
 use crate::percpu::{self, ChosenRegime, PercpuOwner};
 use crate::reclaim::policy::EvictionPolicy;
 use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl};
-use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
+use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::topology::Topology;
 use crate::units::{CpuId, Pages, Pfn};
-use crate::victim::ChosenGroup;
 use alarm::{Alarms, Timer};
 use background::{Polled, Reclaimer, Wakeup};
 use capacity::CapacityRange;
+use exhausted::Handlers;
 use read::ReadaheadMax;
 use spill::Spillers;
 use victims::Victims;
 use vmstat::ManagerStats;
 use writeback::{Writeback, WritebackThread};
 
-static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
 static SELECTION_LOCK: LockClass = LockClass::new("victim_selection", Rank::Selection);
 static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 
@@ -178,7 +178,7 @@ pub(crate) struct Core {
     /// Periodic work of a manager without threads.
     polled: Mutex<Polled>,
     writeback: Writeback,
-    on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
+    on_exhausted: Handlers,
     victims: Mutex<Victims>,
     spillers: Spillers,
     /// Grace period for a group that was asked to spill or told to stop.
@@ -203,8 +203,6 @@ struct Parts {
     grace: Duration,
     timer: Option<Timer>,
 }
-
-type ExhaustedHandler = dyn Fn(ChosenGroup) + Send + Sync;
 
 impl Manager {
     /// Checks the invariants of every layer, and that page charges agree with resident pages.
@@ -318,7 +316,7 @@ impl Core {
             wakeup,
             polled: Polled::from_start(),
             writeback: Writeback::new(),
-            on_exhausted: RwLock::new(&HANDLER_LOCK, None),
+            on_exhausted: Handlers::none(),
             victims: Mutex::new(&SELECTION_LOCK, Victims::new()),
             spillers: Spillers::none(),
             grace,

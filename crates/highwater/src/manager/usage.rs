@@ -30,6 +30,31 @@ impl Group {
         self.node().usage()
     }
 
+    /// Returns the usage of the group and its descendants as an interval of at most `tolerance`.
+    ///
+    /// # Cost
+    ///
+    /// Four loads where they suffice; otherwise as [`usage_precise`](Self::usage_precise), with an
+    /// interval of zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let work = tenant.charge(Bytes::mib(3))?;
+    /// let usage = tenant.usage_within(Bytes::mib(1));
+    /// assert!(usage.high - usage.low <= Bytes::mib(1));
+    /// assert!(usage.contains(Bytes::mib(3)));
+    /// # drop(work);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn usage_within(&self, tolerance: Bytes) -> Estimate<Bytes> {
+        self.node().usage_within(tolerance)
+    }
+
     /// Returns the exact usage of the group and its descendants. Visits the CPUs that charged to
     /// them.
     ///

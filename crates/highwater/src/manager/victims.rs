@@ -20,9 +20,9 @@
 use std::time::Duration;
 
 use super::Core;
+use super::exhausted::Stoppable;
 use super::handler::InHandler;
 use crate::group::{GroupKey, GroupNode, GroupTree};
-use crate::sync::Arc;
 use crate::units::Bytes;
 use crate::victim::{self, ChosenGroup, Decision, Policy, Selector};
 
@@ -89,7 +89,7 @@ impl Victims {
         groups: &GroupTree,
         target: &GroupNode,
         total: Bytes,
-        told: &Told,
+        (told, reach): (&Told, &Stoppable),
         clock: GraceClock,
     ) -> Next {
         self.stopping.retain_mut(|stopping| stopping.goes_on(clock));
@@ -104,8 +104,8 @@ impl Victims {
             return Next::Nothing;
         }
         let policy = self.policy.total(total);
-        let is_told = |key| told.contains(key);
-        match victim::select(groups, target, is_told, &policy, &mut self.selector) {
+        let is_spared = |key| told.contains(key) || !reach.includes(key);
+        match victim::select(groups, target, is_spared, &policy, &mut self.selector) {
             Decision::Chosen(victim) => {
                 self.begin_stopping(victim.group.clone(), clock);
                 Next::Tell(Box::new(victim))
@@ -239,8 +239,11 @@ impl Core {
         told: &mut Told,
         before: impl FnOnce(),
     ) -> Telling {
-        let handler = self.on_exhausted.read().as_ref().map(Arc::clone);
-        let Some(handler) = handler.filter(|_| told.stands_in_line || !told.is_full()) else {
+        if told.is_full() && !told.stands_in_line {
+            return Telling::Nothing;
+        }
+        let handlers = self.on_exhausted.now();
+        let Some(reach) = handlers.reach(&self.groups, target) else {
             return Telling::Nothing;
         };
         let Some(_in_handler) = InHandler::enter() else {
@@ -254,7 +257,7 @@ impl Core {
         let next = self
             .victims
             .lock()
-            .next(&self.groups, target, total, told, clock);
+            .next(&self.groups, target, total, (told, &reach), clock);
         match next {
             Next::Tell(victim) => {
                 tracing::warn!(group = %victim.group.path(), decision = %victim.record, "memory is exhausted");
@@ -265,7 +268,7 @@ impl Core {
                 target.record_oom();
                 victim.group.record_oom_kill();
                 before();
-                handler(*victim);
+                handlers.tell(*victim);
                 Telling::Until(clock.now + clock.grace)
             }
             Next::Wait(dying, until) => {

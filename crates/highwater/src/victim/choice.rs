@@ -23,7 +23,8 @@ pub enum Decision<C, D> {
 impl<C, D> Decision<C, D> {
     /// Returns the victim, if one was selected.
     #[must_use]
-    pub fn chosen(self) -> Option<C> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn chosen(self) -> Option<C> {
         match self {
             Self::Chosen(chosen) => Some(chosen),
             Self::Wait { .. } | Self::Nobody(_) => None,
@@ -139,7 +140,8 @@ impl<Id> Choice<Id> {
 
     /// Returns its usage: exact if it was read, otherwise the lower bound.
     #[must_use]
-    pub fn usage(&self) -> Bytes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn usage(&self) -> Bytes {
         self.exact.unwrap_or(self.estimate.low)
     }
 }

@@ -104,7 +104,8 @@ pub enum State {
 impl Standing {
     /// Returns the state of an ordinary candidate with this usage.
     #[must_use]
-    pub const fn of(usage: Estimate<Bytes>) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn of(usage: Estimate<Bytes>) -> Self {
         Self {
             usage,
             oom_score_adj: OomScoreAdj::ZERO,

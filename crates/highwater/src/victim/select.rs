@@ -16,8 +16,8 @@ use super::{Candidates, Policy, Standing, State};
 /// # Examples
 ///
 /// ```
-/// use highwater::units::{Estimate, Bytes};
-/// use highwater::victim::{Candidates, Policy, Selector, Standing};
+/// use highwater::units::{Bytes, Estimate, OomScoreAdj};
+/// use highwater::victim::{Candidates, Decision, Policy, Selector, Standing, State};
 ///
 /// /// Memory of each worker, known to 10 pages in O(1).
 /// struct Workers(Vec<u64>);
@@ -28,7 +28,9 @@ use super::{Candidates, Policy, Standing, State};
 ///     fn for_each(&self, mut visit: impl FnMut(usize, &Standing)) {
 ///         for (id, pages) in self.0.iter().enumerate() {
 ///             let (low, high) = (Bytes(pages - pages % 10), Bytes(pages - pages % 10 + 9));
-///             visit(id, &Standing::of(Estimate { value: low, low, high }));
+///             let usage = Estimate { value: low, low, high };
+///             let oom_score_adj = OomScoreAdj::default();
+///             visit(id, &Standing { usage, oom_score_adj, state: State::Ordinary });
 ///         }
 ///     }
 ///
@@ -39,7 +41,9 @@ use super::{Candidates, Policy, Standing, State};
 ///
 /// let mut selector = Selector::with_capacity(17);
 /// let workers = Workers(vec![25, 321, 327, 46]);
-/// let chosen = selector.select(&workers, &Policy::default()).chosen().unwrap();
+/// let Decision::Chosen(chosen) = selector.select(&workers, &Policy::default()) else {
+///     panic!("one of them uses memory");
+/// };
 /// assert_eq!((chosen.id, chosen.exact), (2, Some(Bytes(327))));
 /// assert_eq!(chosen.census.reads, 2); // the others cannot hold as much
 /// ```

@@ -46,7 +46,9 @@ const PARTS: &[(&str, &[&[&str]])] = &[
                 "cgroup", "error", "group", "guard", "handler", "vmstat", "zeros",
             ],
             &["file", "limits", "pressure", "snapshot", "space", "spill"],
-            &["stat", "task", "usage", "victim", "victims"],
+            &["stat", "task", "usage", "victim"],
+            &["exhausted"],
+            &["victims"],
             &["slow"],
             &[
                 "alloc", "capacity", "charge", "charging", "fill", "throttle",

@@ -108,9 +108,10 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// While there is room, as [`GroupNode::try_charge`]. Otherwise the tree's lock for writing,
-    /// one atomic operation for each ancestor, and one for each word that holds tokens below a
-    /// group without room.
+    /// While there is room, as [`GroupNode::try_charge`]. If a group on the way up is in debt, or a
+    /// charge waits there, and the others have room: the tree's lock for reading, and one atomic
+    /// operation for each ancestor. Otherwise that lock for writing, one atomic operation for each
+    /// ancestor, and one for each word that holds tokens below a group without room.
     ///
     /// # Panics
     ///

@@ -102,6 +102,16 @@ impl GroupNode {
         self.meta.data.get()?.downcast_ref()
     }
 
+    /// Returns whether the group is to be removed with its last child.
+    pub(crate) fn is_removed_when_unused(&self) -> bool {
+        self.meta.is_removed_when_unused()
+    }
+
+    /// Sets that the group is to be removed with its last child.
+    pub(crate) fn set_removed_when_unused(&self) {
+        self.meta.set_removed_when_unused();
+    }
+
     /// Whether the group was removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {

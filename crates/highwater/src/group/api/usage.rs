@@ -38,6 +38,27 @@ impl GroupNode {
         self.unless_gone(bounds, Estimate::exact(Bytes::ZERO))
     }
 
+    /// Returns the bytes that this group and its descendants use, as an interval of at most that
+    /// width.
+    ///
+    /// # Accuracy
+    ///
+    /// As [`usage`](Self::usage), with the middle of the interval as the value, where that is
+    /// narrow enough; otherwise as [`usage_precise`](Self::usage_precise), with a width of zero.
+    /// Adversary: `tests/usage.rs::a_read_within_a_tolerance_holds_the_usage`.
+    ///
+    /// # Cost
+    ///
+    /// Four loads where they suffice, otherwise as [`usage_precise`](Self::usage_precise).
+    #[must_use]
+    pub fn usage_within(&self, tolerance: Bytes) -> Estimate<Bytes> {
+        let bounds = self.usage_bounds();
+        if bounds.high - bounds.low <= tolerance {
+            return bounds;
+        }
+        Estimate::exact(self.usage_precise())
+    }
+
     /// Returns the bytes that this group and its descendants use.
     ///
     /// # Accuracy

@@ -54,6 +54,9 @@ pub(in crate::group) struct Meta {
     /// Whether the group is being stopped (OOM-killed). Written by: its setter. Read by: victim
     /// selection. Publishes: nothing.
     is_oom_victim: AtomicBool,
+    /// Whether the group is removed with its last child. Written by: its setter, which tries to
+    /// remove it then. Read by: the removal of a child, afterwards. Publishes: nothing.
+    is_removed_when_unused: AtomicBool,
     /// Data of the embedder, kept with the group.
     pub(in crate::group) data: Published<Box<dyn Any + Send + Sync>>,
 }
@@ -72,6 +75,7 @@ impl Meta {
             stat,
             oom_score_adj: AtomicU32::new(0),
             is_oom_victim: AtomicBool::new(false),
+            is_removed_when_unused: AtomicBool::new(false),
             data: Published::empty(),
         }
     }
@@ -95,6 +99,7 @@ impl Meta {
             stat: parent.stat.child(),
             oom_score_adj: AtomicU32::new(parent.oom_score_adj().get().cast_unsigned()),
             is_oom_victim: AtomicBool::new(false),
+            is_removed_when_unused: AtomicBool::new(false),
             data: Published::empty(),
         }
     }
@@ -138,6 +143,17 @@ impl Meta {
     pub(in crate::group) fn exit_oom_victim(&self) {
         // Relaxed: see `is_oom_victim`.
         self.is_oom_victim.store(false, Ordering::Relaxed);
+    }
+
+    pub(in crate::group) fn is_removed_when_unused(&self) -> bool {
+        // Relaxed: of its setter's attempt to remove the group and the removal of the last child,
+        // which both take the tree's lock, the later one sees the group without children, or this.
+        self.is_removed_when_unused.load(Ordering::Relaxed)
+    }
+
+    pub(in crate::group) fn set_removed_when_unused(&self) {
+        // Relaxed: see `is_removed_when_unused`.
+        self.is_removed_when_unused.store(true, Ordering::Relaxed);
     }
 
     /// Returns this group or its nearest ancestor that is being stopped.
