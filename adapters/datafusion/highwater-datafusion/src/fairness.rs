@@ -81,11 +81,9 @@ impl Shared {
             let used = usage.0.saturating_sub(unused);
             used.saturating_add(bytes) <= bound
         };
-        // The exact usage costs a visit to each CPU: only where the estimate does not decide.
-        if is_below(self.group.usage().high, ceiling / 2) {
-            return Ok(());
-        }
-        let usage = self.group.usage_precise();
+        // The exact usage costs a visit to each CPU of each query: only where the interval would be
+        // wide. A share may be missed by a 64th.
+        let usage = self.group.usage_within(Bytes(ceiling / FLOOR_SHARE)).high;
         if is_below(usage, ceiling / 2) {
             return Ok(());
         }

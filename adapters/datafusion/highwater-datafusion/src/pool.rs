@@ -148,8 +148,9 @@ impl HighwaterPool {
         self.stop.is_stopped()
     }
 
-    /// Stops the query that is a victim; returns whether the victim is a query of this crate: for
-    /// the handler of [`Manager::on_exhausted`].
+    /// Stops the query that is a victim; returns whether the victim is a query of this crate: for a
+    /// handler of [`Manager::on_exhausted`] or [`Group::on_exhausted`]. The groups of tenants with
+    /// [`OnFull::Victim`] have one.
     ///
     /// # Examples
     ///
@@ -163,14 +164,7 @@ impl HighwaterPool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stop_victim(victim: &Victim) -> bool {
-        let Some(OfQuery(stop)) = victim.group().data() else {
-            return false;
-        };
-        victim.group().mark_oom_victim();
-        // Relaxed: as in `is_stopped`.
-        stop.is_stopped.store(true, Ordering::Relaxed);
-        stop.waker.wake();
-        true
+        stop_query(victim.group())
     }
 
     /// Charges the reserve of a query that is being admitted.
@@ -349,6 +343,18 @@ impl HighwaterPool {
     }
 }
 
+/// Stops the query whose group this is, if it is one's.
+pub(crate) fn stop_query(group: &Group) -> bool {
+    let Some(OfQuery(stop)) = group.data() else {
+        return false;
+    };
+    group.mark_oom_victim();
+    // Relaxed: as in `is_stopped`.
+    stop.is_stopped.store(true, Ordering::Relaxed);
+    stop.waker.wake();
+    true
+}
+
 fn no_group(error: &ChildError) -> Reason {
     Reason::NoGroup(error.to_string())
 }
@@ -425,9 +431,8 @@ impl Drop for HighwaterPool {
                 debug_assert_eq!(reserve.used(), 0, "reservations end before their pool");
                 group.uncharge(Bytes(reserve.bytes()));
             }
-            // It has no children, is not the root, and is removed here only.
-            let removed = group.remove();
-            debug_assert!(removed.is_ok(), "{removed:?}");
+            // The engine may have made groups below.
+            group.remove_when_unused();
         }
         self.shared().end_query();
         admission::note_end();

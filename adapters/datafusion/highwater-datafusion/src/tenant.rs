@@ -10,7 +10,7 @@ use highwater::{Bytes, Group};
 
 use crate::admission::Admission;
 use crate::fairness::Fairness;
-use crate::pool::HighwaterPool;
+use crate::pool::{self, HighwaterPool};
 
 /// Rules that the queries of a tenant share.
 #[derive(Clone, Debug)]
@@ -53,10 +53,14 @@ pub enum OnFull {
     /// Refuses.
     #[default]
     Refuse,
-    /// For a consumer that cannot spill or holds nothing: asks groups to spill, and tells a victim,
-    /// as [`Group::charge`] does, which may take some milliseconds of the calling thread. The
-    /// handler of [`Manager::on_exhausted`](highwater::Manager::on_exhausted) stops the victim:
-    /// [`HighwaterPool::stop_victim`].
+    /// For a consumer that cannot spill or holds nothing: makes queries give way, as
+    /// [`Group::charge`] does, which may take some milliseconds of the calling thread.
+    ///
+    /// [`Tenant::new`] sets two handlers of the tenant's group for that. The tenant that uses most
+    /// above its protection ([`Limits::low`]) is asked first and stops its largest queries
+    /// ([`Group::on_reclaim`]): so a tenant within its protection keeps its queries, however large
+    /// one is. If no tenant is above its protection, the largest query is stopped
+    /// ([`Group::on_exhausted`]).
     Victim,
 }
 
@@ -119,21 +123,30 @@ pub struct TenantCounts {
 
 impl Tenant {
     /// Makes a tenant of a group. The group should have a maximum; its ancestors may have lower
-    /// ones.
+    /// ones. With [`OnFull::Victim`], sets the group's handlers.
     #[must_use]
     pub fn new(group: Group, options: Options) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                group,
-                options,
-                admission: Admission::default(),
-                refused: Refused::default(),
-                active: AtomicU64::new(0),
-                queries: AtomicU64::new(0),
-                nr_queries: AtomicU64::new(0),
-                forced: AtomicU64::new(0),
-            }),
+        let shared = Arc::new(Shared {
+            group,
+            options,
+            admission: Admission::default(),
+            refused: Refused::default(),
+            active: AtomicU64::new(0),
+            queries: AtomicU64::new(0),
+            nr_queries: AtomicU64::new(0),
+            forced: AtomicU64::new(0),
+        });
+        if shared.options.on_full == OnFull::Victim {
+            shared.group.on_exhausted(|victim| {
+                HighwaterPool::stop_victim(victim);
+            });
+            let tenant = Arc::downgrade(&shared);
+            shared.group.on_reclaim(move |request| {
+                let tenant = tenant.upgrade();
+                tenant.map_or(Bytes::ZERO, |tenant| tenant.stop_largest(request.want))
+            });
         }
+        Self { shared }
     }
 
     /// Begins the pool of a query.
@@ -185,6 +198,24 @@ impl Shared {
     pub(crate) fn begin_query(&self) -> u64 {
         self.nr_queries.fetch_add(1, Ordering::Relaxed);
         self.queries.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Stops queries, the largest first, until they give back as much as is wanted; returns what
+    /// they use.
+    fn stop_largest(&self, want: Bytes) -> Bytes {
+        let queries = self.group.children().into_iter();
+        let mut queries: Vec<_> = queries.map(|it| (it.usage_precise(), it)).collect();
+        queries.sort_by_key(|(usage, group)| std::cmp::Reverse((*usage, group.id())));
+        let mut given = Bytes::ZERO;
+        for (usage, group) in queries {
+            if given >= want || usage == Bytes::ZERO {
+                break;
+            }
+            if pool::stop_query(&group) {
+                given += usage;
+            }
+        }
+        given
     }
 
     pub(crate) fn end_query(&self) {

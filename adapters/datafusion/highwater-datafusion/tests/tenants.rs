@@ -337,7 +337,7 @@ fn what_is_not_for_lack_of_memory_is_not_run_again() {
 #[test]
 fn a_victim_is_told_and_gives_way() {
     let hw = manager(Bytes::mib(16));
-    hw.on_exhausted(|victim| assert!(HighwaterPool::stop_victim(victim)));
+    hw.on_exhausted(|victim| unreachable!("the tenant has a handler: {victim:?}"));
     let mut options = Options::default();
     options.on_full = OnFull::Victim;
     let tenant = tenant(&hw, "a", Bytes::mib(16), options);
@@ -366,6 +366,119 @@ fn a_victim_is_told_and_gives_way() {
         assert!(stopped.query.starts_with("/a/query-"), "{stopped}");
     });
     assert!(stopped.load(Ordering::Relaxed));
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+// Goal: of two adapters in one program, each stops its own. Method: the largest group belongs to no
+// query; a tenant without a protection to speak of is asked before it, and has nothing to give.
+#[test]
+fn a_victim_outside_the_queries_is_for_the_handler_of_the_program() {
+    let hw = manager(Bytes::mib(16));
+    let mut options = Options::default();
+    options.on_full = OnFull::Victim;
+    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
+    let cache = hw
+        .root()
+        .child("cache", Limits::default())
+        .expect("the name is free");
+    let cached = cache.try_charge(Bytes::mib(12)).expect("there is room");
+    let cached = std::sync::Mutex::new(Some(cached));
+    hw.on_exhausted(move |victim| {
+        assert!(!HighwaterPool::stop_victim(victim));
+        assert_eq!(victim.group().path(), "/cache");
+        drop(cached.lock().expect("no panic").take());
+    });
+    let pool = query(&tenant);
+    let join = holding("join", &pool);
+    join.try_grow(8 * MIB).expect("the cache gave way");
+}
+
+/// A query that takes its memory by steps, and ends some steps later.
+async fn steps(pool: Arc<HighwaterPool>, step: usize, count: usize) -> Result<()> {
+    let pool: Arc<dyn MemoryPool> = pool;
+    let join = holding("join", &pool);
+    for _ in 0..count {
+        join.try_grow(step)?;
+        Yield(false).await;
+    }
+    for _ in 0..3 {
+        Yield(false).await;
+    }
+    Ok(())
+}
+
+/// Runs 1,000 small queries of one tenant, a hundred at a time, beside one large of another.
+fn many_beside_one(many: &Tenant, one: &Tenant) -> (Vec<Result<()>>, Result<()>) {
+    thread::scope(|scope| {
+        let small = scope.spawn(|| {
+            let mut outcomes = Vec::new();
+            for _ in 0..10 {
+                let wave =
+                    (0..100).map(|_| many.run(Retry::default(), |pool| steps(pool, MIB / 4, 2)));
+                outcomes.extend(block_on(futures::future::join_all(wave)));
+            }
+            outcomes
+        });
+        while many.group().usage_precise() < Bytes::mib(16) {
+            thread::yield_now();
+        }
+        let large = block_on(one.run(Retry::never(), |pool| steps(pool, MIB, 40)));
+        (small.join().expect("no panic"), large)
+    })
+}
+
+// Goal: where maxima add up to no more than the memory, a thousand small queries of a tenant wait
+// for each other, and a large query of another tenant never waits for them, nor is it refused.
+#[test]
+fn a_thousand_small_queries_do_not_starve_a_large_one_of_another_tenant() {
+    let hw = manager(Bytes::mib(64));
+    let [many, one] = [("many", 24), ("one", 40)]
+        .map(|(name, max)| tenant(&hw, name, Bytes::mib(max), Options::default()));
+    let (small, large) = many_beside_one(&many, &one);
+    large.expect("its tenant has room");
+    let failed = small.iter().filter(|outcome| outcome.is_err()).count();
+    assert_eq!(failed, 0, "each passes alone");
+    let (many, one) = (many.counts(), one.counts());
+    assert!(many.refused_full > 0 && many.waited > 0, "{many:?}");
+    assert_eq!((one.refused_full, one.waited), (0, 0));
+    assert!(hw.root().peak().high <= Bytes::mib(64));
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+// Goal: where maxima add up to more, the tenant that is above its protection gives way, although
+// the largest query is the other's. Method: as above; the grace period is longer than any pause of
+// a thread.
+#[test]
+fn the_tenant_above_its_protection_gives_way_though_its_queries_are_small() {
+    let built = Manager::builder()
+        .capacity(Bytes::mib(64))
+        .frames(Bytes::ZERO);
+    let hw = built
+        .grace(Duration::from_secs(20))
+        .build()
+        .expect("without frames");
+    let tenant = |name, low| {
+        let limits = Limits::max(Bytes::mib(60)).with_low(Bytes::mib(low));
+        let group = hw.root().child(name, limits).expect("the name is free");
+        let mut options = Options::default();
+        options.on_full = OnFull::Victim;
+        Tenant::new(group, options)
+    };
+    let (many, one) = (tenant("many", 8), tenant("one", 44));
+    let (small, large) = many_beside_one(&many, &one);
+    large.expect("it is within its protection");
+    let mut stopped = 0;
+    for outcome in small.into_iter().filter_map(Result::err) {
+        match outcome {
+            DataFusionError::External(error) if error.is::<Stopped>() => stopped += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert!(
+        stopped > 0,
+        "the small ones are in the way of the large one"
+    );
+    println!("{stopped} of 1,000 small queries gave way");
     assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
 }
 
