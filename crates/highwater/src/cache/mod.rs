@@ -64,7 +64,9 @@ pub use index::Presence;
 pub use key::{Access, FileId, FileKind, PageKey};
 pub use latch::{PageRead, PageWrite};
 pub use outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
-pub use readahead::{MarkRule, READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
+#[cfg(feature = "lab")]
+pub use readahead::MarkRule;
+pub use readahead::{READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
 pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung};
 pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;

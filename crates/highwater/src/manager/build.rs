@@ -52,6 +52,9 @@ impl Builder {
             tracing::warn!(regime = %chosen, "per-CPU words cost several times as much as they could");
         }
         let (regime, cpus) = (chosen.regime, topology.nr_cpus());
+        let readahead = ReadaheadMax::new(self.readahead);
+        #[cfg(feature = "lab")]
+        let readahead = readahead.with_marks(self.lab.marks);
         let core = Arc::new(Core::new(
             topology,
             Parts {
@@ -64,11 +67,11 @@ impl Builder {
                     ..self.pool
                 },
                 throttling: self.throttling,
-                rmap: self.rmap,
-                pacer: self.pacer,
+                #[cfg(feature = "lab")]
+                lab: self.lab,
                 policy: self.policy,
                 swap: self.swap.map(Swap::open).transpose()?,
-                readahead: ReadaheadMax::new(self.readahead, self.marks),
+                readahead,
                 grace: self.grace,
                 timer: self.timer,
             },

@@ -8,10 +8,13 @@ use super::background::Background;
 use super::cgroup::Memcg;
 use super::throttle::Throttling;
 use super::writeback::DirtyTunables;
-use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT};
+#[cfg(feature = "lab")]
+use crate::cache::MarkRule;
+use crate::cache::{Backing, READAHEAD_DEFAULT};
 use crate::frame::{MakeBackend, PoolConfig, Tunables, Zeroing};
 use crate::percpu::Regime;
 use crate::reclaim::policy::{EvictionPolicy, PolicyKind};
+#[cfg(feature = "lab")]
 use crate::reclaim::{Pacer, RmapConfig};
 use crate::sync::Arc;
 use crate::topology::Topology;
@@ -34,16 +37,24 @@ pub struct Builder {
     pub(super) regime: Option<Regime>,
     pub(super) pool: PoolConfig,
     pub(super) throttling: Throttling,
-    pub(super) rmap: RmapConfig,
-    pub(super) pacer: Option<Arc<dyn Pacer>>,
     pub(super) policy: Arc<dyn EvictionPolicy>,
     pub(super) swap: Option<Swap>,
     pub(super) readahead: Pages,
-    pub(super) marks: MarkRule,
     pub(super) dirty_tunables: DirtyTunables,
     pub(super) memcg: Memcg,
     pub(super) grace: Duration,
     pub(super) timer: Option<Timer>,
+    #[cfg(feature = "lab")]
+    pub(super) lab: LabSettings,
+}
+
+/// Settings that experiments compare with the library's own.
+#[cfg(feature = "lab")]
+#[derive(Clone, Debug, Default)]
+pub(super) struct LabSettings {
+    pub(super) rmap: RmapConfig,
+    pub(super) pacer: Option<Arc<dyn Pacer>>,
+    pub(super) marks: MarkRule,
 }
 
 /// The swap area for anonymous pages.
@@ -68,16 +79,15 @@ impl Builder {
             // The CPU count is set from the topology.
             pool: PoolConfig::new(1),
             throttling: Throttling::default(),
-            rmap: RmapConfig::default(),
-            pacer: None,
             policy: PolicyKind::default().policy(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
-            marks: MarkRule::default(),
             dirty_tunables: DirtyTunables::default(),
             memcg: Memcg::of_system(),
             grace: GRACE_DEFAULT,
             timer: None,
+            #[cfg(feature = "lab")]
+            lab: LabSettings::default(),
         }
     }
 
@@ -281,9 +291,10 @@ impl Builder {
 
     /// Selects how reclaim handles a contended rmap lock. Default:
     /// [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    #[cfg(feature = "lab")]
+    #[visibility::make(pub)]
     pub(crate) fn rmap(mut self, rmap: RmapConfig) -> Self {
-        self.rmap = rmap;
+        self.lab.rmap = rmap;
         self
     }
 
@@ -312,9 +323,10 @@ impl Builder {
     }
 
     /// Calls `pacer` on the reclaiming thread between clusters of pages. Default: none.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    #[cfg(feature = "lab")]
+    #[visibility::make(pub)]
     pub(crate) fn pacer(mut self, pacer: Arc<dyn Pacer>) -> Self {
-        self.pacer = Some(pacer);
+        self.lab.pacer = Some(pacer);
         self
     }
 
@@ -456,9 +468,10 @@ impl Builder {
 
     /// Selects the page of a readahead window that gets the mark (`PG_readahead`), which makes its
     /// reader read the next window. Default: a page read from storage ([`MarkRule::NextMissing`]).
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    #[cfg(feature = "lab")]
+    #[visibility::make(pub)]
     pub(crate) fn readahead_marks(mut self, marks: MarkRule) -> Self {
-        self.marks = marks;
+        self.lab.marks = marks;
         self
     }
 

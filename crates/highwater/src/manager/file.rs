@@ -236,7 +236,8 @@ impl File {
     ///
     /// `within` must not use the manager; with a policy under which reclaim waits for the lock, it
     /// must not wait for a thread that needs memory either: that deadlocks (a debug build panics).
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    #[cfg(feature = "lab")]
+    #[visibility::make(pub)]
     pub(crate) fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
         let (core, entry) = (&self.open.shared.core, &self.open.entry);
         let result = core.cache.hold_rmap(entry, within);

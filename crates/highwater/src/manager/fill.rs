@@ -14,9 +14,7 @@ use std::ops::Range;
 use super::Core;
 use super::error::{OutOfMemory, ReadError};
 use super::slow::Patience;
-use crate::cache::{
-    FileEntry, Filling, MarkRule, PageCache, PageFlag, PageKey, Readahead, VmArea, Window,
-};
+use crate::cache::{FileEntry, Filling, PageCache, PageFlag, PageKey, Readahead, VmArea, Window};
 use crate::group::{GroupNode, NodeCharge};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
@@ -184,10 +182,8 @@ impl Core {
         self.pool.free_bulk(&mut unused);
         let is_marked = |filling: &&Filling| {
             let page = filling.page();
-            window.mark.is_some_and(|mark| match self.readahead.marks {
-                MarkRule::NextMissing => page >= mark,
-                MarkRule::Exact => page == mark,
-            })
+            let mark = window.mark;
+            mark.is_some_and(|mark| self.readahead.marks(page, mark))
         };
         if let Some(marked) = fills.filling.iter().find(is_marked) {
             self.cache.flag_filling(marked, PageFlag::Readahead);

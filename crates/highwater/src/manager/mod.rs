@@ -107,7 +107,7 @@ use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, ChosenRegime, PercpuOwner};
 use crate::reclaim::policy::EvictionPolicy;
-use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl};
+use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::topology::Topology;
 use crate::units::{CpuId, Pages, Pfn};
@@ -195,8 +195,8 @@ struct Parts {
     regime: ChosenRegime,
     pool: PoolConfig,
     throttling: Throttling,
-    rmap: RmapConfig,
-    pacer: Option<Arc<dyn Pacer>>,
+    #[cfg(feature = "lab")]
+    lab: builder::LabSettings,
     policy: Arc<dyn EvictionPolicy>,
     swap: Option<SwapArea>,
     readahead: ReadaheadMax,
@@ -267,8 +267,8 @@ impl Core {
             regime: chosen,
             pool: config,
             throttling,
-            rmap,
-            pacer,
+            #[cfg(feature = "lab")]
+            lab,
             policy,
             swap,
             readahead,
@@ -293,10 +293,10 @@ impl Core {
         root.set_max(capacity.target())
             .expect("nothing is charged yet");
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
-        let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus)
-            .with_rmap(rmap)
-            .with_pacer(pacer)
-            .with_eviction_policy(policy);
+        let reclaim =
+            Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus).with_eviction_policy(policy);
+        #[cfg(feature = "lab")]
+        let reclaim = reclaim.with_rmap(lab.rmap).with_pacer(lab.pacer);
         reclaim.add_group(&root);
         let wakeup = Arc::new(Wakeup::new());
         Ok(Self {

@@ -9,7 +9,7 @@ use super::fill::FillSource;
 use super::group::Group;
 use super::guard::Guard;
 use super::{Core, Manager};
-use crate::cache::{MarkRule, ReadPattern, Window};
+use crate::cache::{ReadPattern, Window};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE, Pages};
@@ -20,15 +20,33 @@ pub(super) struct ReadaheadMax {
     /// Written by: the embedder. Read by: page faults. Publishes: nothing.
     pages: AtomicU64,
     /// Selects the marked page of a window.
-    pub(super) marks: MarkRule,
+    #[cfg(feature = "lab")]
+    marks: crate::cache::MarkRule,
 }
 
 impl ReadaheadMax {
-    pub(super) fn new(max: Pages, marks: MarkRule) -> Self {
+    pub(super) fn new(max: Pages) -> Self {
         Self {
             pages: AtomicU64::new(max.0),
-            marks,
+            #[cfg(feature = "lab")]
+            marks: crate::cache::MarkRule::default(),
         }
+    }
+
+    #[cfg(feature = "lab")]
+    pub(super) fn with_marks(mut self, marks: crate::cache::MarkRule) -> Self {
+        self.marks = marks;
+        self
+    }
+
+    /// Returns whether a missing page can get the mark that is meant for page `mark`: that one, or
+    /// the next that is missing. So a stream through partly resident pages misses less often.
+    pub(super) fn marks(&self, page: FilePage, mark: FilePage) -> bool {
+        #[cfg(feature = "lab")]
+        if self.marks == crate::cache::MarkRule::Exact {
+            return page == mark;
+        }
+        page >= mark
     }
 
     pub(super) fn get(&self) -> Pages {

@@ -29,7 +29,7 @@
 //! | `balance` | scan counts of each list |
 //! | `shrink` | a cluster of one list |
 //! | `policy` | eviction policies: decisions for a page |
-//! | `rmap` | access to mappings, contended rmap locks |
+//! | `rmap`, `contention` | access to mappings, contended rmap locks; the kernel's way (lab) |
 //! | `arrival` | pages in transit, and waits for their arrival |
 //! | `throttle` | waits for other reclaimers |
 //! | `shadow`, `refault` | shadow entries of evicted pages, and their return |
@@ -46,11 +46,12 @@
 mod arrival;
 mod balance;
 mod batch;
+#[cfg(feature = "lab")]
+mod contention;
 mod cursor;
 mod isolate;
 mod lists;
 mod lruvec;
-mod pace;
 mod pass;
 pub mod policy;
 mod refault;
@@ -79,9 +80,10 @@ mod walk_tests;
 mod writeback_tests;
 
 pub use arrival::{Arrival, OnItsWay, Want};
+#[cfg(feature = "lab")]
+pub use contention::{Pacer, RmapConfig, RmapPolicy, RmapQuirks};
 pub use lists::{LruList, PageType, Placement};
-pub use pace::Pacer;
-pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};
+pub use rmap::{DEBT_MAX, RmapStats};
 pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
@@ -134,9 +136,11 @@ pub struct Reclaim {
     batches: Batches,
     shadows: Shadows,
     stats: ReclaimStats,
-    rmap: RmapConfig,
     rmap_stats: RmapStats,
+    #[cfg(feature = "lab")]
+    rmap: RmapConfig,
     /// Receives reclaim's work.
+    #[cfg(feature = "lab")]
     pacer: Option<Arc<dyn Pacer>>,
     policy: Arc<dyn EvictionPolicy>,
     /// Written by: setters. Read by: reclaimers. Publishes: nothing.
@@ -169,8 +173,10 @@ impl Reclaim {
             batches: Batches::new(frames, nr_cpus),
             shadows: Shadows::new(frames),
             stats: ReclaimStats::default(),
-            rmap: RmapConfig::default(),
             rmap_stats: RmapStats::default(),
+            #[cfg(feature = "lab")]
+            rmap: RmapConfig::default(),
+            #[cfg(feature = "lab")]
             pacer: None,
             policy: Arc::new(TwoList),
             swappiness: AtomicU64::new(SWAPPINESS),

@@ -1,18 +1,18 @@
-//! Reclaim's use of the reverse map, and its policies for a contended rmap lock.
+//! Reclaim's use of the reverse map, without blocking on a contended rmap lock.
 //!
-//! Mapping and unmapping hold a file's rmap lock for writing. The kernel's reclaim takes it for
-//! reading, to check the young marks of a page and again to unmap it. A tenant that maps and unmaps
-//! without end then either blocks requests for memory, or, if reclaim skips pages that it cannot
-//! check, protects its own pages at the cost of other tenants'. [`RmapPolicy`] holds the kernel's
-//! three answers for comparison, and two that do neither, by the tree's snapshot (the module `rmap`
-//! of `cache`, which argues that it misses nothing).
+//! Mapping and unmapping hold a file's rmap lock for writing. Reclaim checks the young marks of a
+//! page and unmaps it, which in the kernel takes the lock. A tenant that maps and unmaps without
+//! end then either blocks requests for memory, or, if reclaim skips pages that it cannot check,
+//! protects its own pages at the cost of other tenants'. Here reclaim does neither, by the tree's
+//! snapshot (the module `rmap` of `cache`, which argues that it misses nothing). The feature `lab`
+//! has the kernel's answers.
 //!
-//! **Deferral**, the default. Marks are always checked by the snapshot. A page that is to be
-//! unmapped while the lock is held goes back to its list with its marks, and on the file's list of
-//! *deferred* pages; the lock's holder evicts those after it has released the lock
-//! ([`Reclaim::settle_deferred`]): the work is done by the thread that caused it. The length of
-//! that list is the file's contention *debt*, bounded by [`DEBT_MAX`]. With a debt that high,
-//! reclaim no longer defers, but unmaps by the snapshot.
+//! **Deferral.** Marks are always checked by the snapshot. A page that is to be unmapped while the
+//! lock is held goes back to its list with its marks, and on the file's list of *deferred* pages;
+//! the lock's holder evicts those after it has released the lock ([`Reclaim::settle_deferred`]):
+//! the work is done by the thread that caused it. The length of that list is the file's contention
+//! *debt*, bounded by [`DEBT_MAX`]. With a debt that high, reclaim no longer defers, but unmaps by
+//! the snapshot.
 //!
 //! **Progress.** A scan skips at most [`DEBT_MAX`] pages of each file for a held lock until a
 //! holder has settled them; every page after that is checked and unmapped as if the lock were free.
@@ -21,17 +21,10 @@
 //! released the lock before the page was added, loses nothing: its pages are on the LRU lists as
 //! all others are.
 //!
-//! **The kernel's quirks** (section 10.3 of the specification), fixed here unless
-//! [`RmapQuirks::KernelFaithful`] is set: (a) an active page whose check is contended is
-//! deactivated instead of rotated; (b) the check clears a page's own mark even if it then is
-//! contended; (c) unmapping waits for the lock under every policy.
-//!
 //! No lock of the lists is held here: the rmap lock ranks above them.
 //!
-//! Source: "don't be stuck to rmap lock on reclaim path" (2022, merged), the throttling patch that
-//! followed (2022, not merged), kshrinkd (2024, not merged), all as the specification describes
-//! them. Deviation: kshrinkd gives contended pages to a thread of its own that waits; here the
-//! lock's holder evicts them.
+//! Source: kshrinkd (2024, not merged), as the specification describes it. Deviation: kshrinkd
+//! gives contended pages to a thread of its own that waits; here the lock's holder evicts them.
 
 use super::Reclaim;
 use super::lists::PageType;
@@ -47,43 +40,6 @@ use crate::units::Pfn;
 /// Maximum number of deferred pages of a file. Chosen: two clusters; a holder evicts them in the
 /// time of some tens of its own unmappings.
 pub const DEBT_MAX: usize = 64;
-
-/// Reclaim's treatment of a file whose rmap lock is held by map or unmap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RmapPolicy {
-    /// Wait for the lock, as Linux until 5.18.
-    Blocking,
-    /// Keep the page, as Linux since 5.19.
-    Skip,
-    /// Keep the page at the first priority and the two after it, then wait: a patch for Linux that
-    /// was not merged.
-    Throttle,
-    /// Check and unmap by the last snapshot of the file's mappings.
-    Snapshot,
-    /// Check by the snapshot; leave a bounded number of pages for the holder to evict, and unmap
-    /// the rest by the snapshot.
-    #[default]
-    Defer,
-}
-
-/// Treatment of the kernel's own mistakes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RmapQuirks {
-    /// Fixed: a page that cannot be checked keeps its place and its marks.
-    #[default]
-    Mended,
-    /// Reproduced.
-    KernelFaithful,
-}
-
-/// Reclaim's treatment of contended rmap locks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct RmapConfig {
-    /// The policy.
-    pub policy: RmapPolicy,
-    /// Which of the kernel's quirks it reproduces.
-    pub quirks: RmapQuirks,
-}
 
 /// Events of reclaim at the reverse map.
 #[derive(Debug, Default)]
@@ -103,38 +59,22 @@ pub(super) struct PassPriority {
     pub(super) first: u32,
 }
 
-impl RmapConfig {
-    /// Returns how marks are checked.
-    fn tries(self, level: PassPriority) -> RmapAccess {
-        match self.policy {
-            RmapPolicy::Blocking => RmapAccess::Wait,
-            RmapPolicy::Skip => RmapAccess::Try,
-            RmapPolicy::Throttle if level.priority + 2 >= level.first => RmapAccess::Try,
-            RmapPolicy::Throttle => RmapAccess::Wait,
-            RmapPolicy::Snapshot | RmapPolicy::Defer => RmapAccess::Snapshot,
-        }
+#[cfg(not(feature = "lab"))]
+impl Reclaim {
+    fn check_entries(&self, pfn: Pfn, _: PassPriority, within: Option<&GroupNode>) -> Referenced {
+        self.cache.referenced(pfn, RmapAccess::Snapshot, within)
     }
 
-    /// Returns how entries are cleared.
-    fn to_unmap(self, level: PassPriority) -> RmapAccess {
-        match (self.policy, self.quirks) {
-            (RmapPolicy::Defer, _) => RmapAccess::Try,
-            (RmapPolicy::Skip | RmapPolicy::Throttle, RmapQuirks::KernelFaithful) => {
-                RmapAccess::Wait
-            }
-            _ => self.tries(level),
-        }
+    fn clear_entries(&self, pfn: Pfn, _: PassPriority) -> Unmapped {
+        self.cache.unmap_page(pfn, RmapAccess::Try)
+    }
+
+    const fn defers(&self) -> bool {
+        true
     }
 }
 
 impl Reclaim {
-    /// Sets the treatment of contended rmap locks.
-    #[must_use]
-    pub fn with_rmap(mut self, config: RmapConfig) -> Self {
-        self.rmap = config;
-        self
-    }
-
     /// Returns the event counts so far.
     #[must_use]
     pub fn rmap_stats(&self) -> &RmapStats {
@@ -150,13 +90,11 @@ impl Reclaim {
         level: PassPriority,
         within: Option<&GroupNode>,
     ) -> Referenced {
-        let access = self.rmap.tries(level);
         // A page that is not mapped is checked without the lock.
         if self.cache.mapcount(pfn) > 0 {
             self.rmap_stats.checks.add(1);
         }
-        let look = |access| self.cache.referenced(pfn, access, within);
-        match self.look_paced(access, &Referenced::Contended, look) {
+        match self.check_entries(pfn, level, within) {
             Referenced::Contended => {
                 self.rmap_stats.checks_contended.add(1);
                 Referenced::Contended
@@ -180,13 +118,11 @@ impl Reclaim {
     /// Clears the entries of a page that this thread has isolated; returns false if the page has to
     /// stay.
     pub(super) fn unmap(&self, pfn: Pfn, level: PassPriority, control: &ScanControl<'_>) -> bool {
-        let access = self.rmap.to_unmap(level);
-        let unmap = |access| self.cache.unmap_page(pfn, access);
-        if self.look_paced(access, &Unmapped::Contended, unmap) != Unmapped::Contended {
+        if self.clear_entries(pfn, level) != Unmapped::Contended {
             return true;
         }
         self.rmap_stats.unmaps_contended.add(1);
-        if self.rmap.policy != RmapPolicy::Defer {
+        if !self.defers() {
             return false;
         }
         let to = EvictedFor {
@@ -276,48 +212,5 @@ impl Reclaim {
         }
         self.cache.unmap_page(pfn, RmapAccess::Snapshot);
         true
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn policies_take_the_lock_as_they_say() {
-        // Goal: each policy takes the lock as its name says, with and without the kernel's quirks.
-        // Method: the whole table at both ends of a pass and where throttling changes its
-        // behaviour.
-        use RmapAccess::{Snapshot, Try, Wait};
-        let look_and_unmap = |policy, quirks, priority| {
-            let level = PassPriority {
-                priority,
-                first: 12,
-            };
-            let config = RmapConfig { policy, quirks };
-            (config.tries(level), config.to_unmap(level))
-        };
-        let mended = RmapQuirks::Mended;
-        for (policy, first, last) in [
-            (RmapPolicy::Blocking, (Wait, Wait), (Wait, Wait)),
-            (RmapPolicy::Skip, (Try, Try), (Try, Try)),
-            (RmapPolicy::Throttle, (Try, Try), (Wait, Wait)),
-            (
-                RmapPolicy::Snapshot,
-                (Snapshot, Snapshot),
-                (Snapshot, Snapshot),
-            ),
-            (RmapPolicy::Defer, (Snapshot, Try), (Snapshot, Try)),
-        ] {
-            assert_eq!(look_and_unmap(policy, mended, 12), first, "{policy:?}");
-            assert_eq!(look_and_unmap(policy, mended, 10), first, "{policy:?}");
-            assert_eq!(look_and_unmap(policy, mended, 9), last, "{policy:?}");
-            assert_eq!(look_and_unmap(policy, mended, 0), last, "{policy:?}");
-        }
-        let kernel = RmapQuirks::KernelFaithful;
-        for policy in [RmapPolicy::Skip, RmapPolicy::Throttle] {
-            assert_eq!(look_and_unmap(policy, kernel, 12), (Try, Wait));
-        }
-        assert_eq!(RmapConfig::default().policy, RmapPolicy::Defer);
     }
 }

@@ -252,6 +252,7 @@ impl Reclaim {
                 break;
             };
             let looked = self.shrink_step(&round, &step, scan);
+            #[cfg(feature = "lab")]
             self.note_looked(scan.control.actor, looked);
             scan.outcome.nr_steps += 1;
             budget = budget.saturating_sub(looked.max(1));

@@ -60,6 +60,7 @@ pub enum ReadPattern {
 }
 
 /// Selects the page of a window that gets the mark, if the intended page is already in the cache.
+#[cfg(feature = "lab")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MarkRule {
     /// The next page of the window that is missing, if any: a stream through partly resident pages

@@ -332,6 +332,7 @@ impl PageCache {
     }
 
     /// Runs `within` while this thread holds a file's rmap lock, as map and unmap do.
+    #[cfg(feature = "lab")]
     pub fn hold_rmap<R>(&self, file: &FileEntry, within: impl FnOnce() -> R) -> R {
         let _writing = file.rmap.write(0, &self.rmap_times);
         within()
