@@ -8,8 +8,9 @@
 //! **Exceptions.** In a cache of 128 pages, where a request for twenty is a sixth of all, the bound
 //! is 3.2 %. And loads on which LRU hardly misses but for pages that it has never had, while pages
 //! that are dead by then are marked as accessed, like those that are not: a large working set that
-//! is replaced in part, seldom, in order or beside popular pages; and new pages that are reused
-//! once, after most of the cache was replaced. Each has a bound of its own.
+//! is replaced, above all in part, seldom, in order or beside popular pages; popular pages that
+//! drift; and new pages that are reused once, after most of the cache was replaced. Each has a
+//! bound of its own.
 
 #![expect(
     clippy::print_stderr,

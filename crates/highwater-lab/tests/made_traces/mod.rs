@@ -75,7 +75,20 @@ pub(crate) const FAMILIES: [Family; 28] = [
 ];
 
 /// The families that marks do not distinguish, and their bounds: see `tests/lru_bound.rs`.
-pub(crate) const UNMARKED: [(Family, f64); 5] = [
+pub(crate) const UNMARKED: [(Family, f64); 9] = [
+    (
+        ("set of 0.6, replaced", |maker| maker.replaced(0.6, 5)),
+        3.5,
+    ),
+    (
+        ("set of 0.7, replaced", |maker| maker.replaced(0.7, 5)),
+        3.5,
+    ),
+    (
+        ("set of 0.95, replaced", |maker| maker.replaced(0.95, 5)),
+        6.0,
+    ),
+    (("popular pages that drift", Maker::drifting), 9.0),
     (("set of 0.8, half replaced", Maker::half_replaced), 42.0),
     (
         ("set of 0.8, replaced rarely", |maker| {
@@ -98,7 +111,7 @@ pub(crate) const UNMARKED: [(Family, f64); 5] = [
         ("new is reused after a long pause", |maker| {
             maker.born(1, |maker| maker.part(0.6))
         }),
-        16.0,
+        9.0,
     ),
 ];
 
@@ -232,6 +245,11 @@ impl Maker {
 
     fn popular_page(&mut self, _: u64) -> u64 {
         self.zipf(2 * self.capacity, 0.9)
+    }
+
+    /// Reads popular pages, whose ranks move by one every eight accesses.
+    fn drifting(&mut self) {
+        self.repeat(|maker, time| time / 8 + maker.zipf(4 * maker.capacity, 0.9));
     }
 
     fn popular(&mut self, exponent: f64) {

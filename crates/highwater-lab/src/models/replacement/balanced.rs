@@ -12,8 +12,8 @@
 //! its queue grows at the other's expense. Both queues are judged by the same distance, so that a
 //! page is worth the same at the end of either.
 //!
-//! Besides this learnt length, the small queue can be wide: four fifths of the capacity. A duel
-//! selects one of the two lengths by their regrets in a round ([`Duel`]).
+//! Besides this learnt length, the small queue can be wide: nineteen twentieths of the
+//! capacity. A duel selects one of the two lengths by their regrets in a round ([`Duel`]).
 //!
 //! This is the library's default eviction policy with complete knowledge: in the library, accesses
 //! set marks that are read later, and pages are scanned in clusters.
@@ -120,7 +120,7 @@ impl Balanced {
 
     fn target(&self) -> usize {
         if self.duel.is_wide {
-            (self.capacity * 4 / 5).max(1)
+            (self.capacity * 19 / 20).max(1)
         } else {
             self.learnt
         }

@@ -21,8 +21,8 @@
 //! So a scan passes through a short inactive list and leaves the active one alone; a working set
 //! that is new, or was evicted too early, makes the inactive list longer until it is caught. If new
 //! pages are reused only after a pause, and old ones never, too few refault soon enough; for such a
-//! load the inactive list gets four fifths of the capacity, nearly a plain clock, as long as that
-//! length regrets less (`duel.rs`).
+//! load the inactive list gets nineteen twentieths of the capacity, nearly a plain clock, as long
+//! as that length regrets less (`duel.rs`).
 //!
 //! Source: S3-FIFO; shadows and refault distance from the workingset detection of Linux; a share
 //! that moves with refaults, from ARC. Deviation from all: the measure at both tails, and the duel.
@@ -54,9 +54,13 @@ fn learnt(state: &PolicyState, lens: Lens) -> u64 {
     state.target(start(lens)).clamp(least, most)
 }
 
+/// Returns the target length of the inactive list.
+///
+/// Chosen: with four fifths for the wide list, new pages that are reused after a pause of 0.6
+/// capacities have up to 14 % more misses than LRU (7 %); recorded traces miss as often.
 fn target(state: &PolicyState, lens: Lens) -> u64 {
     match state.duel.is_wide() {
-        true => (lens.capacity * 4 / 5).max(1),
+        true => (lens.capacity * 19 / 20).max(1),
         false => learnt(state, lens),
     }
 }
