@@ -136,10 +136,10 @@ fn other_variants() -> Vec<Variant> {
     let layout = Layout::new(&server, Regime::Atomic);
     let (one, all) = (CounterSet::<4>::new(&layout), CounterSet::<4>::new(&layout));
     let tree = CounterTree::with_layout(&layout);
-    one.add_on(CpuId(200), 1, 70);
-    tree.add_on(CpuId(200), 70);
+    one.at(CpuId(200)).add(1, 70);
+    tree.at(CpuId(200)).add(70);
     for cpu in (0..384).map(CpuId) {
-        all.add_on(cpu, 1, 70);
+        all.at(cpu).add(1, 70);
     }
     let fresh = Arc::clone(&layout);
     vec![

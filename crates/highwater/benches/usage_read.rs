@@ -43,7 +43,8 @@ fn group_of_all(server: &Topology) -> GroupNode {
     let group = child(&child(&tree.root(), "tenant"), "query");
     for cpu in (0..server.nr_cpus()).map(CpuId::from_index) {
         let charge = group
-            .try_charge_on(cpu, Pages(3).bytes())
+            .at(cpu)
+            .try_charge(Pages(3).bytes())
             .expect("no maximum");
         drop(charge);
     }
@@ -58,7 +59,7 @@ fn child(parent: &GroupNode, name: &str) -> GroupNode {
 fn counter_of_all(server: &Topology) -> CounterTree {
     let counter = CounterTree::with_regime(server, Regime::Atomic);
     for cpu in (0..server.nr_cpus()).map(CpuId::from_index) {
-        counter.add_on(cpu, 1_000);
+        counter.at(cpu).add(1_000);
     }
     counter
 }

@@ -128,7 +128,7 @@ fn error(tree: &CounterTree) -> i64 {
 fn fill(tree: &CounterTree, nr_cpus: usize, extreme: impl Fn(&Level) -> i64) {
     for level in levels(nr_cpus) {
         for first in (0..nr_cpus).step_by(level.span) {
-            tree.add_on(CpuId::from_index(first), extreme(&level));
+            tree.at(CpuId::from_index(first)).add(extreme(&level));
         }
     }
 }
@@ -270,7 +270,7 @@ fn random_traffic_stays_inside() {
                 } else {
                     size
                 };
-                tree.add_on(CpuId::from_index(random.usize(..used)), delta);
+                tree.at(CpuId::from_index(random.usize(..used))).add(delta);
                 sum += delta;
                 let estimate = tree.approximate_sum();
                 worst = worst.max((sum - estimate.value).abs());
@@ -304,7 +304,7 @@ fn sets_stay_inside_their_interval() {
                 // The last member stays untouched.
                 let (cpu, member) = (random.usize(..used), random.usize(..3));
                 let delta = random.i64(-600..=700);
-                set.add_on(CpuId::from_index(cpu), member, delta);
+                set.at(CpuId::from_index(cpu)).add(member, delta);
                 sums[member] += delta;
                 let estimate = set.approximate_sum(member);
                 assert!(estimate.contains(sums[member]), "SEED={seed} {set:?}");
@@ -355,7 +355,7 @@ fn a_counter_of_one_cpu_is_off_by_one_path() {
         ),
     ] {
         let tree = tree(384);
-        tree.add_on(CpuId(77), delta);
+        tree.at(CpuId(77)).add(delta);
         assert_eq!(error(&tree), expected);
     }
 }

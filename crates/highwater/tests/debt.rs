@@ -38,28 +38,28 @@ fn debt_is_what_is_used_above_the_maximum() {
         let mut on = || CpuId::from_index(rng.usize(..nr_cpus));
         for group in &groups {
             let mut charge = group.try_charge(amount(64 * nr_cpus as u64)).unwrap();
-            (0..nr_cpus).for_each(|on| charge.shrink_on(CpuId::from_index(on), amount(64)));
+            (0..nr_cpus).for_each(|on| charge.at(CpuId::from_index(on)).shrink(amount(64)));
         }
-        let mut held = vec![groups[0].force_charge_on(on(), amount(max + 7))];
+        let mut held = vec![groups[0].at(on()).force_charge(amount(max + 7))];
         assert_eq!((top.debt(), top.escrowed()), (amount(7), Bytes::ZERO));
         for group in &groups {
-            held.push(group.force_charge_on(on(), amount(11)));
-            held.push(top.force_charge_on(on(), amount(1)));
+            held.push(group.at(on()).force_charge(amount(11)));
+            held.push(top.at(on()).force_charge(amount(1)));
         }
         assert_eq!((top.debt(), top.events().debt), (amount(43), 7));
         assert_eq!(top.usage(), highwater::Estimate::exact(amount(max + 43)));
         for left in (0..43).rev() {
-            let refused = groups[2].try_charge_on(on(), amount(1)).unwrap_err();
+            let refused = groups[2].at(on()).try_charge(amount(1)).unwrap_err();
             assert!(
                 matches!(refused, ChargeError::OverMax { usage, .. } if usage == amount(max + left + 1)),
                 "{refused}"
             );
-            held[0].shrink_on(on(), amount(1));
+            held[0].at(on()).shrink(amount(1));
             assert_eq!((top.debt(), top.escrowed()), (amount(left), Bytes::ZERO));
         }
-        assert!(groups[1].try_charge_on(on(), amount(1)).is_err());
-        held[0].shrink_on(on(), amount(1));
-        held.push(groups[1].try_charge_on(on(), amount(1)).unwrap());
+        assert!(groups[1].at(on()).try_charge(amount(1)).is_err());
+        held[0].at(on()).shrink(amount(1));
+        held.push(groups[1].at(on()).try_charge(amount(1)).unwrap());
         assert_eq!(tree.root().debt(), Bytes::ZERO);
         drop(held);
         tree.check_invariants();
@@ -75,9 +75,9 @@ fn force_takes_tokens_back_before_it_goes_above() {
     let top = child(&tree.root(), "top", 600);
     let groups = ["a", "b"].map(|name| child(&top, name, Bytes::MAX.0));
     let mut charge = groups[0].try_charge(amount(600)).unwrap();
-    (0..9).for_each(|on| charge.shrink_on(CpuId(on), amount(64)));
+    (0..9).for_each(|on| charge.at(CpuId(on)).shrink(amount(64)));
     assert!(top.escrowed() > amount(200));
-    let forced = groups[1].force_charge_on(CpuId(15), amount(576));
+    let forced = groups[1].at(CpuId(15)).force_charge(amount(576));
     assert_eq!((top.debt(), top.events().debt), (Bytes::ZERO, 0));
     drop((forced, charge));
     tree.check_invariants();
@@ -133,17 +133,18 @@ fn forced_charges_beside_others_lose_nothing() {
                             let group = &groups[rng.usize(..2)];
                             let (on, pages) = (CpuId(rng.u32(..4)), amount(rng.u64(..9)));
                             match rng.u8(..6) {
-                                0 => held.push(group.force_charge_on(on, pages)),
-                                1..3 => held.extend(group.try_charge_on(on, pages)),
+                                0 => held.push(group.at(on).force_charge(pages)),
+                                1..3 => held.extend(group.at(on).try_charge(pages)),
                                 _ if held.is_empty() => {}
                                 3 => {
                                     let nth = rng.usize(..held.len());
-                                    held[nth].force_grow_on(on, amount(1)).unwrap();
+                                    held[nth].at(on).force_grow(amount(1)).unwrap();
                                 }
                                 _ => {
                                     let nth = rng.usize(..held.len());
                                     let mut charge = held.swap_remove(nth);
-                                    charge.shrink_on(on, charge.bytes());
+                                    let all = charge.bytes();
+                                    charge.at(on).shrink(all);
                                 }
                             }
                         }

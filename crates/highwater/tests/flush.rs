@@ -45,7 +45,9 @@ fn cases(nr_cpus: usize) -> [Case; 2] {
 impl Case {
     fn add(&self, group: &GroupNode, cpu: usize, item: StatItem, delta: i64) {
         match self.nr_virtual {
-            Some(nr_cpus) => group.add_stat_on(CpuId::from_index(cpu % nr_cpus), item, delta),
+            Some(nr_cpus) => group
+                .at(CpuId::from_index(cpu % nr_cpus))
+                .add_stat(item, delta),
             None => group.add_stat(item, delta),
         }
     }
@@ -73,14 +75,14 @@ fn the_stated_staleness_is_reached_and_not_passed() {
     let group = tree.root().child("g", Limits::default()).unwrap();
     for cpu in 0..384 {
         for _ in 0..16 {
-            group.add_stat_on(CpuId(cpu), StatItem::File, -1);
+            group.at(CpuId(cpu)).add_stat(StatItem::File, -1);
         }
     }
     let read = |group: &GroupNode| group.read_stat(StatItem::File, Tolerance::ANY, T);
     for group in [&group, &tree.root()] {
         assert_eq!((read(group).value, read(group).staleness), (0, 384 * 16));
     }
-    group.add_stat_on(CpuId(5), StatItem::File, -1);
+    group.at(CpuId(5)).add_stat(StatItem::File, -1);
     assert_eq!(read(&group).staleness, 384 * 16 + 16);
     // Within the kernel's tolerance there is no flush; one beyond it, there is.
     let kernel = Tolerance::as_kernel(384);

@@ -74,9 +74,9 @@ fn fifty_thousand_groups_on_384_cpus_stay_below_200_mib() {
         let limits = Limits::max(Pages(1000).bytes());
         let group = parent.child(&format!("g{nth}"), limits).unwrap();
         for cpu in [nth % 384, (nth * 7 + 191) % 384] {
-            charges.push(group.try_charge_on(CpuId(cpu), Pages(3).bytes()).unwrap());
-            group.add_stat_on(CpuId(cpu), StatItem::Anon, 3);
-            group.add_stat_on(CpuId(cpu), StatItem::Pgfault, 1);
+            charges.push(group.at(CpuId(cpu)).try_charge(Pages(3).bytes()).unwrap());
+            group.at(CpuId(cpu)).add_stat(StatItem::Anon, 3);
+            group.at(CpuId(cpu)).add_stat(StatItem::Pgfault, 1);
         }
         groups.push(group);
     }

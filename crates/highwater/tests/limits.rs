@@ -76,15 +76,15 @@ fn tiny_limits_are_exact_on_every_cpu() {
                 let on = cpu(&mut rng, nr_cpus);
                 if rng.bool() {
                     let leaf = &leaves[rng.usize(..leaves.len())];
-                    held.extend(charged(leaf.try_charge_on(on, amount(1))));
+                    held.extend(charged(leaf.at(on).try_charge(amount(1))));
                 } else if !held.is_empty() {
                     let charge = held.swap_remove(rng.usize(..held.len()));
                     let leaf = tree.get(charge.group()).unwrap();
-                    leaf.uncharge_on(on, charge.disown());
+                    leaf.at(on).uncharge(charge.disown());
                 }
                 assert_eq!(middle.usage_precise(), amount(held.len() as u64));
             }
-            let mut fill = || charged(leaves[0].try_charge_on(cpu(&mut rng, nr_cpus), amount(1)));
+            let mut fill = || charged(leaves[0].at(cpu(&mut rng, nr_cpus)).try_charge(amount(1)));
             while let Some(charge) = fill() {
                 held.push(charge);
             }
@@ -100,7 +100,7 @@ fn tiny_limits_are_exact_on_every_cpu() {
                 usage: amount(max),
                 escrowed: middle.escrowed(),
             };
-            let outcome = leaves[1].try_charge_on(cpu(&mut rng, nr_cpus), amount(1));
+            let outcome = leaves[1].at(cpu(&mut rng, nr_cpus)).try_charge(amount(1));
             assert_eq!(outcome.unwrap_err(), refused);
         }
     }
@@ -117,16 +117,17 @@ fn no_charge_is_refused_while_pages_are_free_or_parked() {
     for nth in [0, 100, 383] {
         for group in &groups {
             let mut charge = group
-                .try_charge_on(CpuId(1), Bytes(TOKENS_MAX.0 * 384))
+                .at(CpuId(1))
+                .try_charge(Bytes(TOKENS_MAX.0 * 384))
                 .unwrap();
-            cpus(nr_cpus).for_each(|on| charge.shrink_on(on, TOKENS_MAX));
+            cpus(nr_cpus).for_each(|on| charge.at(on).shrink(TOKENS_MAX));
         }
         assert_eq!(top.usage_precise(), Bytes::ZERO);
         let parked = top.escrowed();
         assert!(parked > Bytes::mib(176), "the adversary parked {parked}");
-        let all = groups[0].try_charge_on(CpuId(nth), max).unwrap();
+        let all = groups[0].at(CpuId(nth)).try_charge(max).unwrap();
         assert_eq!((top.usage_precise(), top.escrowed()), (max, Bytes::ZERO));
-        assert!(charged(groups[1].try_charge_on(CpuId(7), amount(1))).is_none());
+        assert!(charged(groups[1].at(CpuId(7)).try_charge(amount(1))).is_none());
         drop(all);
     }
     tree.check_invariants();
@@ -149,9 +150,9 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
         for (group, on) in everywhere() {
             // The first half brings as many tokens again, which are the second half.
             let half = Bytes(TOKENS_MAX.0 / 2);
-            let mut charge = group.try_charge_on(on, half).unwrap();
-            charge.try_grow_on(on, half).unwrap();
-            charge.shrink_on(on, TOKENS_MAX);
+            let mut charge = group.at(on).try_charge(half).unwrap();
+            charge.at(on).try_grow(half).unwrap();
+            charge.at(on).shrink(TOKENS_MAX);
         }
         let width = Bytes(TOKENS_MAX.0 * 2 * nr_cpus as u64);
         // Returns the interval while `used` is in use; every word is read.
@@ -163,7 +164,7 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
         let peak = interval(width);
         assert_eq!(top.usage(), interval(Bytes::ZERO));
         assert_eq!((top.usage_precise(), top.escrowed()), (Bytes::ZERO, width));
-        let take = |(group, on): (&GroupNode, _)| group.try_charge_on(on, TOKENS_MAX).unwrap();
+        let take = |(group, on): (&GroupNode, _)| group.at(on).try_charge(TOKENS_MAX).unwrap();
         let held: Vec<_> = everywhere().map(take).collect();
         assert_eq!(
             (top.usage(), top.escrowed()),
@@ -190,7 +191,7 @@ fn precise_usage_is_exact_beside_other_groups() {
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let pages = amount(rng.u64(1..100));
-                    drop(group.try_charge_on(cpu(&mut rng, 8), pages).unwrap());
+                    drop(group.at(cpu(&mut rng, 8)).try_charge(pages).unwrap());
                 }
             });
         }
@@ -200,9 +201,10 @@ fn precise_usage_is_exact_beside_other_groups() {
         for _ in 0..10_000 {
             let on = cpu(&mut rng, 8);
             if rng.bool() {
-                charge.try_grow_on(on, amount(rng.u64(..80))).unwrap();
+                charge.at(on).try_grow(amount(rng.u64(..80))).unwrap();
             } else {
-                charge.shrink_on(on, Bytes(rng.u64(..=charge.bytes().0)));
+                let part = Bytes(rng.u64(..=charge.bytes().0));
+                charge.at(on).shrink(part);
             }
             assert_eq!(own.usage_precise(), charge.bytes());
             assert!(own.usage().contains(charge.bytes()));
@@ -250,19 +252,19 @@ impl Arena {
             let pages = amount(rng.u64(1..if is_large { 100 } else { 4 }));
             if held.is_empty() || (held.len() < 64 && rng.bool()) {
                 let group = &self.groups[rng.usize(..self.groups.len())];
-                let outcome = group.try_charge_on(on, pages);
+                let outcome = group.at(on).try_charge(pages);
                 self.count(outcome.as_ref().err());
                 held.extend(outcome);
                 continue;
             }
             let nth = rng.usize(..held.len());
             match rng.u8(..4) {
-                0 => self.count(held[nth].try_grow_on(on, pages).err().as_ref()),
+                0 => self.count(held[nth].at(on).try_grow(pages).err().as_ref()),
                 1 => {
                     let part = Bytes(rng.u64(..=held[nth].bytes().0));
                     let half = held[nth].split(part);
                     let group = self.tree.get(half.group()).unwrap();
-                    group.uncharge_on(on, half.disown());
+                    group.at(on).uncharge(half.disown());
                 }
                 _ => drop(held.swap_remove(nth)),
             }
@@ -344,7 +346,7 @@ fn torture_never_exceeds_a_maximum_and_loses_nothing() {
         for group in &arena.groups[1..] {
             let chain = std::iter::successors(Some(group.clone()), GroupNode::parent);
             let tightest = chain.map(|group| group.limits().max).min().unwrap();
-            drop(group.try_charge_on(CpuId(0), tightest).unwrap());
+            drop(group.at(CpuId(0)).try_charge(tightest).unwrap());
         }
     }
     assert!(looks > 8, "the observer looked {looks} times");
@@ -366,10 +368,10 @@ fn concurrent_charges_within_the_maximum_are_never_refused() {
                 scope.spawn(move || {
                     for _ in 0..5000 {
                         let mut on = || cpu(&mut rng, nr_cpus);
-                        let mut charge = group.try_charge_on(on(), amount(7)).unwrap();
-                        charge.try_grow_on(on(), amount(13)).unwrap();
-                        charge.shrink_on(on(), amount(9));
-                        group.uncharge_on(on(), charge.disown());
+                        let mut charge = group.at(on()).try_charge(amount(7)).unwrap();
+                        charge.at(on()).try_grow(amount(13)).unwrap();
+                        charge.at(on()).shrink(amount(9));
+                        group.at(on()).uncharge(charge.disown());
                     }
                 });
             }
@@ -394,7 +396,7 @@ fn a_lowered_maximum_holds_from_then_on() {
         while !stop.load(Ordering::Relaxed) {
             let (on, pages) = (cpu(&mut rng, nr_cpus), amount(rng.u64(1..6)));
             if rng.bool() && held.len() < 100 {
-                held.extend(charged(group.try_charge_on(on, pages)));
+                held.extend(charged(group.at(on).try_charge(pages)));
             } else if !held.is_empty() {
                 drop(held.swap_remove(rng.usize(..held.len())));
             }
@@ -459,10 +461,10 @@ fn groups_come_and_go_under_load() {
     let live = |name: &str, rng: &mut fastrand::Rng| {
         let group = child(&top, name, Bytes::MAX.0);
         id_max.fetch_max(u64::from(group.id().0), Ordering::Relaxed);
-        let guard = charged(group.try_charge_on(cpu(rng, 4), amount(rng.u64(..100))));
-        let page = charged(group.try_charge_on(cpu(rng, 4), amount(1)));
+        let guard = charged(group.at(cpu(rng, 4)).try_charge(amount(rng.u64(..100))));
+        let page = charged(group.at(cpu(rng, 4)).try_charge(amount(1)));
         tree.remove(&group).unwrap();
-        let refused = group.try_charge_on(cpu(rng, 4), amount(1)).unwrap_err();
+        let refused = group.at(cpu(rng, 4)).try_charge(amount(1)).unwrap_err();
         assert_eq!(
             refused,
             ChargeError::Removed {

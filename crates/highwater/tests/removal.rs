@@ -36,7 +36,8 @@ fn residue_of_removed_groups_is_their_ancestors() {
     for (group, nth) in chain.iter().zip(1..) {
         held.push(
             group
-                .try_charge_on(CpuId(nth % 4), amount(nth.into()))
+                .at(CpuId(nth % 4))
+                .try_charge(amount(nth.into()))
                 .unwrap(),
         );
         group.record_oom();
@@ -100,11 +101,11 @@ fn charges_outlive_groups_that_come_and_go() {
                     let group = child(parent, &format!("{nth}-{at}"));
                     last = last.max(group.id().0);
                     let on = CpuId(rng.u32(..4));
-                    held.push(group.try_charge_on(on, amount(rng.u64(1..90))).unwrap());
+                    held.push(group.at(on).try_charge(amount(rng.u64(1..90))).unwrap());
                     if held.len() > 8 {
                         let mut old = held.swap_remove(rng.usize(..held.len()));
                         let half = Bytes(old.bytes().0 / 2);
-                        held.push(old.transfer_on(on, &group, half).unwrap());
+                        held.push(old.at(on).transfer(&group, half).unwrap());
                         tree.uncharge(old.group(), old.disown());
                     }
                     tree.remove(&group).unwrap();
@@ -140,7 +141,8 @@ fn come_and_go(count: usize) {
         let group = child(&groups[family], &format!("g{nth}"));
         held.push(
             group
-                .try_charge_on(CpuId::from_index(nth % 2), amount(1))
+                .at(CpuId::from_index(nth % 2))
+                .try_charge(amount(1))
                 .unwrap(),
         );
         groups.push(group);

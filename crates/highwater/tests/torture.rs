@@ -49,12 +49,12 @@ struct Task {
     bell: Arc<Bell>,
 }
 
-/// Calls a method, or its variant that acts as a CPU.
+/// Calls a method, as the given CPU if there is one.
 macro_rules! act {
-    ($on:expr, $of:ident.$here:ident or $there:ident($($argument:expr),*)) => {
+    ($on:expr, $of:ident.$operation:ident($($argument:expr),*)) => {
         match $on {
-            Some(cpu) => $of.$there(cpu, $($argument),*),
-            None => $of.$here($($argument),*),
+            Some(cpu) => $of.at(cpu).$operation($($argument),*),
+            None => $of.$operation($($argument),*),
         }
     };
 }
@@ -249,21 +249,15 @@ impl Worker {
         if self.held.len() > 60 {
             drop(self.held.swap_remove(self.rng.usize(..self.held.len())));
         } else if self.rng.u8(..8) == 0 {
-            self.keep(
-                "forced",
-                Ok(act!(on, group.force_charge or force_charge_on(bytes))),
-            );
+            self.keep("forced", Ok(act!(on, group.force_charge(bytes))));
         } else {
-            self.keep(
-                "charged",
-                act!(on, group.try_charge or try_charge_on(bytes)),
-            );
+            self.keep("charged", act!(on, group.try_charge(bytes)));
         }
     }
 
     fn wait(&mut self, arena: &Arena) {
         let (group, on, bytes) = (arena.any(&mut self.rng), self.cpu(arena), self.amount());
-        let wait = act!(on, group.charge_wait or charge_wait_on(bytes));
+        let wait = act!(on, group.charge_wait(bytes));
         if self.rng.u8(..16) == 0 {
             let deadline = Instant::now() + Duration::from_micros(self.rng.u64(..500));
             self.keep("waited", wait.wait_until(deadline));
@@ -346,7 +340,7 @@ impl Worker {
                 self.disowned.push((parent, bytes));
             }
             (1, _) => arena.tree.uncharge(node.id(), Bytes(bytes)),
-            _ => act!(on, node.uncharge or uncharge_on(Bytes(bytes))),
+            _ => act!(on, node.uncharge(Bytes(bytes))),
         }
     }
 
@@ -360,12 +354,11 @@ impl Worker {
         let part = Bytes(self.rng.u64(..=guard.bytes().0));
         match self.rng.u8(..10) {
             0 => {
-                let grown =
-                    act!(on, guard.try_grow or try_grow_on(bytes)).map(|()| guard.split(bytes));
+                let grown = act!(on, guard.try_grow(bytes)).map(|()| guard.split(bytes));
                 self.keep("grown by", grown);
             }
-            1 => drop(act!(on, guard.force_grow or force_grow_on(bytes))),
-            2 => act!(on, guard.shrink or shrink_on(part)),
+            1 => drop(act!(on, guard.force_grow(bytes))),
+            2 => act!(on, guard.shrink(part)),
             3 => {
                 let half = guard.split(part);
                 if self.rng.bool() {
@@ -376,7 +369,7 @@ impl Worker {
             }
             4 | 5 => {
                 let to = arena.any(&mut self.rng);
-                let moved = act!(on, guard.transfer or transfer_on(&to, part));
+                let moved = act!(on, guard.transfer(&to, part));
                 self.keep("moved", moved);
             }
             6 => {

@@ -114,11 +114,11 @@ fn a_group_that_many_cpus_have_used_reads_as_what_it_uses() {
             .flat_map(|group| (0..nr_cpus).map(move |on| (group, CpuId::from_index(on))))
         {
             let half = Bytes(TOKENS_MAX.0 / 2);
-            let mut charge = group.try_charge_on(on, half).unwrap();
-            charge.try_grow_on(on, half).unwrap();
-            charge.shrink_on(on, TOKENS_MAX);
+            let mut charge = group.at(on).try_charge(half).unwrap();
+            charge.at(on).try_grow(half).unwrap();
+            charge.at(on).shrink(TOKENS_MAX);
         }
-        let held = groups[0].try_charge_on(CpuId(1), Bytes(used)).unwrap();
+        let held = groups[0].at(CpuId(1)).try_charge(Bytes(used)).unwrap();
         let (own, above) = (groups[0].usage(), top.usage());
         assert_eq!(
             (own.value, groups[0].usage_precise()),
@@ -153,10 +153,11 @@ fn a_read_within_a_tolerance_holds_the_usage() {
                 &groups[rng.usize(..2)],
                 CpuId::from_index(rng.usize(..nr_cpus)),
             );
-            held.push(group.try_charge_on(cpu, Bytes(rng.u64(..300_000))).unwrap());
+            held.push(group.at(cpu).try_charge(Bytes(rng.u64(..300_000))).unwrap());
             if rng.bool() {
                 let mut other = held.swap_remove(rng.usize(..held.len()));
-                other.shrink_on(cpu, other.bytes());
+                let all = other.bytes();
+                other.at(cpu).shrink(all);
             }
             let used = held
                 .iter()

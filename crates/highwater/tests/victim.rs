@@ -521,7 +521,7 @@ fn choosing_allocates_nothing() {
             let parent = tree.root().child(&format!("t{at}"), Limits::default());
             let leaf = parent.unwrap().child("q", Limits::default()).unwrap();
             let cpu = CpuId::from_index(rng.usize(..64));
-            leaf.try_charge_on(cpu, Bytes(1000 + at % 50)).unwrap()
+            leaf.at(cpu).try_charge(Bytes(1000 + at % 50)).unwrap()
         })
         .collect();
     let root = tree.root();

@@ -82,14 +82,14 @@ fn waiters_are_served_in_order_of_arrival() {
     let tree = GroupTree::new(384);
     let top = child(&tree.root(), "top", 50);
     let groups = ["a", "b"].map(|name| child(&top, name, Bytes::MAX.0));
-    let mut held = groups[0].try_charge_on(CpuId(3), amount(50)).unwrap();
+    let mut held = groups[0].at(CpuId(3)).try_charge(amount(50)).unwrap();
     let sizes = [30, 1, 1, 20, 5, 40, 2, 50, 1];
     let mut tasks: Vec<Task> = sizes
         .iter()
         .zip(0..)
         .map(|(size, nth)| {
             let group = &groups[nth as usize % 2];
-            Task::new(group.charge_wait_on(CpuId(nth * 7), amount(*size)))
+            Task::new(group.at(CpuId(nth * 7)).charge_wait(amount(*size)))
         })
         .collect();
     for task in &mut tasks {
@@ -103,14 +103,14 @@ fn waiters_are_served_in_order_of_arrival() {
             break;
         }
         assert_eq!(
-            behind(groups[1].try_charge_on(CpuId(on), amount(1))),
+            behind(groups[1].at(CpuId(on)).try_charge(amount(1))),
             sizes.len() - nr_granted
         );
         // The first holder gives back its whole charge, and then those that came after it.
         if held.bytes() == Bytes::ZERO {
             held = granted.remove(0);
         }
-        held.shrink_on(CpuId(on), amount(1));
+        held.at(CpuId(on)).shrink(amount(1));
         free += 1;
         while nr_granted < sizes.len() && sizes[nr_granted] <= free {
             free -= sizes[nr_granted];
@@ -278,15 +278,15 @@ impl World {
         let nth = (!self.held.is_empty()).then(|| self.rng.usize(..self.held.len()));
         match (self.rng.u8(..24), nth) {
             (0..6, _) => {
-                let task = Task::new(group.charge_wait_on(on, pages));
+                let task = Task::new(group.at(on).charge_wait(pages));
                 self.tasks.push((at, task));
             }
-            (6..10, _) => self.held.extend(group.try_charge_on(on, pages)),
-            (10, _) => self.held.push(group.force_charge_on(on, pages)),
+            (6..10, _) => self.held.extend(group.at(on).try_charge(pages)),
+            (10, _) => self.held.push(group.at(on).force_charge(pages)),
             (11, _) => drop(group.set_max(amount(self.rng.u64(..250)))),
             (12, Some(nth)) => {
                 let part = Bytes(self.rng.u64(..=self.held[nth].bytes().0));
-                let moved = self.held[nth].transfer_on(on, &group, part);
+                let moved = self.held[nth].at(on).transfer(&group, part);
                 self.held.extend(moved);
             }
             (13, _) if !self.tasks.is_empty() => {
@@ -302,7 +302,8 @@ impl World {
             }
             (15.., Some(nth)) => {
                 let mut charge = self.held.swap_remove(nth);
-                charge.shrink_on(on, charge.bytes());
+                let all = charge.bytes();
+                charge.at(on).shrink(all);
             }
             _ => {}
         }
@@ -416,8 +417,8 @@ fn threads_that_wait_are_all_served() {
                     let group = &groups[rng.usize(..2)];
                     let (on, pages) = (CpuId(rng.u32(..4)), amount(rng.u64(1..=60)));
                     if rng.u8(..4) == 0 {
-                        match group.try_charge_on(on, pages) {
-                            Ok(charge) => group.uncharge_on(on, charge.disown()),
+                        match group.at(on).try_charge(pages) {
+                            Ok(charge) => group.at(on).uncharge(charge.disown()),
                             Err(ChargeError::Behind { .. }) => {
                                 behind.fetch_add(1, Ordering::Relaxed);
                             }
@@ -427,7 +428,8 @@ fn threads_that_wait_are_all_served() {
                     }
                     let deadline = Instant::now() + Duration::from_secs(60);
                     let mut charge = group
-                        .charge_wait_on(on, pages)
+                        .at(on)
+                        .charge_wait(pages)
                         .wait_until(deadline)
                         .unwrap();
                     served.fetch_add(1, Ordering::Relaxed);
@@ -436,7 +438,7 @@ fn threads_that_wait_are_all_served() {
                         _ if rng.bool() => thread::yield_now(),
                         _ => {}
                     }
-                    charge.shrink_on(CpuId(rng.u32(..4)), pages);
+                    charge.at(CpuId(rng.u32(..4))).shrink(pages);
                 }
             });
         }

@@ -119,7 +119,9 @@ fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
         for part in 0..parts {
             let (mut frames, [out, _]) = (Vec::new(), cpus.of(round, part));
             let count = IN_USE / parts;
-            let taken = pool.alloc_bulk_on(out, count, AllocFlags::new(), &mut frames);
+            let taken = pool
+                .at(out)
+                .alloc_bulk(count, AllocFlags::new(), &mut frames);
             assert_eq!(taken, count, "the pool has frames");
             touched.note(&frames);
             order(&mut frames, back, &mut rng);
@@ -127,7 +129,7 @@ fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
         }
         for (part, mut frames) in held.into_iter().enumerate() {
             let [_, cpu] = cpus.of(round, part);
-            pool.free_bulk_on(cpu, &mut frames);
+            pool.at(cpu).free_bulk(&mut frames);
         }
     }
     pool.check_invariants();
@@ -165,11 +167,12 @@ fn threads_at_once_touch_hardly_more_frames_than_they_use() {
             let (mut touched, mut rng) = (Touched::new(), fastrand::Rng::with_seed(thread as u64));
             for round in 0..ROUNDS {
                 let (mut frames, cpu) = (Vec::new(), CpuId::from_index((thread + round) % THREADS));
-                pool.alloc_bulk_on(cpu, IN_USE / THREADS, AllocFlags::new(), &mut frames);
+                pool.at(cpu)
+                    .alloc_bulk(IN_USE / THREADS, AllocFlags::new(), &mut frames);
                 touched.note(&frames);
                 rounds.wait();
                 rng.shuffle(&mut frames);
-                pool.free_bulk_on(cpu, &mut frames);
+                pool.at(cpu).free_bulk(&mut frames);
                 rounds.wait();
             }
             touched
@@ -194,7 +197,7 @@ fn blocks_that_come_back_are_taken_again_before_fresh_ones() {
         for round in 0..ROUNDS {
             let cpu = CpuId::from_index(round % 2);
             let mut blocks: Vec<Block> = (0..IN_USE >> order.get())
-                .map(|_| pool.alloc_block_on(cpu, order, AllocFlags::new()))
+                .map(|_| pool.at(cpu).alloc_block(order, AllocFlags::new()))
                 .map(|block| block.expect("there are free blocks"))
                 .collect();
             for block in &blocks {
@@ -204,7 +207,7 @@ fn blocks_that_come_back_are_taken_again_before_fresh_ones() {
             rng.shuffle(&mut blocks);
             blocks
                 .into_iter()
-                .for_each(|block| pool.free_block_on(cpu, block));
+                .for_each(|block| pool.at(cpu).free_block(block));
         }
         pool.check_invariants();
         touched.assert_few(&format!("blocks of {order:?}"));
@@ -231,18 +234,19 @@ fn frames_given_back_to_the_system_go_out_after_those_that_are_resident() {
         let (pool, cpu) = (pool(1), CpuId(0));
         let take = |count: usize| {
             let mut frames = Vec::new();
-            pool.alloc_bulk_on(cpu, count, AllocFlags::new(), &mut frames);
+            pool.at(cpu)
+                .alloc_bulk(count, AllocFlags::new(), &mut frames);
             frames.sort_by_key(Frame::pfn);
             frames
         };
         let mut held = take(ALL);
         let mut given = held.split_off(ALL / 2);
-        pool.free_bulk_on(cpu, &mut given);
+        pool.at(cpu).free_bulk(&mut given);
         give_back(&pool);
         let mut resident = Touched::new();
         let mut freed = held.split_off(ALL / 4);
         resident.note(&freed);
-        pool.free_bulk_on(cpu, &mut freed);
+        pool.at(cpu).free_bulk(&mut freed);
         pool.drain_all();
         let (next, used) = (take(ALL / 4), resident.count());
         resident.note(&next);
@@ -250,7 +254,7 @@ fn frames_given_back_to_the_system_go_out_after_those_that_are_resident() {
         println!("{name}: {fresh} of {used} frames are fresh");
         assert!(fresh * 10 <= used, "{name}: {fresh} of {used} are fresh");
         held.extend(next);
-        pool.free_bulk_on(cpu, &mut held);
+        pool.at(cpu).free_bulk(&mut held);
         pool.check_invariants();
     }
 }

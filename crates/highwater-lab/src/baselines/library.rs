@@ -74,7 +74,7 @@ impl Counter for LibraryCounter {
     }
 
     fn add_on(&self, cpu: CpuId, delta: i64, traffic: &mut dyn Traffic) {
-        let climb = self.tree.add_on(cpu, delta);
+        let climb = self.tree.at(cpu).add(delta);
         let mut counted = Counted { writes: 0, traffic };
         self.replica.add_on(cpu, delta, &mut counted);
         self.agree(climb.written, counted.writes);

@@ -46,7 +46,7 @@ impl Design for LibrarySets {
     }
 
     fn add(&self, by: Writer, to: Count, delta: i64, traffic: &mut dyn Traffic) {
-        let climb = self.set(to.space).add_on(by.cpu, to.member.index(), delta);
+        let climb = self.set(to.space).at(by.cpu).add(to.member.index(), delta);
         for _ in 0..climb.written {
             let line = Line {
                 level: 0,

@@ -216,19 +216,20 @@ mod tests {
             (63, 3000, 3000)
         );
         let mut frames = Vec::new();
-        pool.alloc_bulk_on(CPU, 20_000, AllocFlags::new(), &mut frames);
+        pool.at(CPU)
+            .alloc_bulk(20_000, AllocFlags::new(), &mut frames);
         let order = Order::new(1).expect("in range");
-        let block = pool.alloc_block_on(CPU, order, AllocFlags::new());
+        let block = pool.at(CPU).alloc_block(order, AllocFlags::new());
         let mut drains = Vec::new();
         for frame in frames.drain(..) {
             let before = pool.counters().drained;
-            pool.free_on(CPU, frame);
+            pool.at(CPU).free(frame);
             let drained = pool.counters().drained - before;
             drains.extend((drained > 0).then_some(drained));
         }
         assert_eq!(drains[..8], [63, 126, 252, 504, 1008, 2016, 2937, 2937]);
         let (held, before) = (pool.zoneinfo().lists[0].count, pool.counters());
-        pool.free_block_on(CPU, block.expect("a block"));
+        pool.at(CPU).free_block(block.expect("a block"));
         let seen = pool.counters().since(&before);
         assert_eq!((seen.drain_alls, seen.drained), (1, u64::from(held) + 2));
         pool.check_invariants();
@@ -246,17 +247,18 @@ mod tests {
                 let count = random.usize(..500);
                 let _reclaiming = (random.u8(..8) == 0).then(|| pool.reclaiming());
                 if random.bool() {
-                    pool.alloc_bulk_on(CPU, count, AllocFlags::new(), &mut frames);
+                    pool.at(CPU)
+                        .alloc_bulk(count, AllocFlags::new(), &mut frames);
                 } else {
                     let kept = frames.len().saturating_sub(count);
                     frames
                         .drain(kept..)
-                        .for_each(|frame| pool.free_on(CPU, frame));
+                        .for_each(|frame| pool.at(CPU).free(frame));
                 }
                 pool.decay_tick();
                 pool.check_invariants();
             }
-            pool.free_bulk_on(CPU, &mut frames);
+            pool.at(CPU).free_bulk(&mut frames);
             pool.drain_all();
             assert_eq!(pool.nr_free(), Pages(20_000), "{sizing}, {drain}");
         }

@@ -64,7 +64,9 @@ mod tests {
             for _ in 0..20 * count {
                 let set = random.usize(..count);
                 let cpu = CpuId::from_index(random.usize(..=set % 64));
-                sets[set].add_on(cpu, random.usize(..3), random.i64(-900..1000));
+                sets[set]
+                    .at(cpu)
+                    .add(random.usize(..3), random.i64(-900..1000));
             }
             let alone = sets.iter().map(|set| set.approximate_sum_of(&[0, 2]));
             let mut together = Vec::new();

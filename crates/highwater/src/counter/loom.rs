@@ -9,6 +9,7 @@ use ::loom::model;
 
 use super::*;
 use crate::sync::thread;
+use crate::units::CpuId;
 
 fn small_layout() -> Arc<Layout> {
     let layout = Layout::with_batch(&Topology::flat(3), Regime::Atomic, 2, u64::MAX);
@@ -36,7 +37,7 @@ fn adder<const N: usize>(
     let tree = Arc::clone(tree);
     thread::spawn(move || {
         for delta in deltas {
-            tree.add_on(CpuId(cpu), delta);
+            tree.at(CpuId(cpu)).add(delta);
         }
     })
 }
@@ -55,7 +56,7 @@ fn carries_of_two_cpus_telescope() {
         let tree = small_tree();
         let other = adder(&tree, 1, [1, 2]);
         for delta in [3, -1] {
-            tree.add_on(CpuId(0), delta);
+            tree.at(CpuId(0)).add(delta);
         }
         other.join().expect("the model's thread ends");
         assert_at_rest(&tree, 5);
@@ -69,7 +70,7 @@ fn carries_of_one_cpu_telescope() {
         let tree = small_tree();
         let other = adder(&tree, 0, [1, 1]);
         for delta in [1, -4] {
-            tree.add_on(CpuId(0), delta);
+            tree.at(CpuId(0)).add(delta);
         }
         other.join().expect("the model's thread ends");
         assert_at_rest(&tree, -1);
@@ -86,11 +87,11 @@ fn a_finished_addition_is_in_the_sums_of_touched_cpus() {
             let tree = small_tree();
             let reader = Arc::clone(&tree);
             let reader = thread::spawn(move || {
-                reader.add_on(CpuId(2), own);
+                reader.at(CpuId(2)).add(own);
                 let sum = reader.precise_sum();
                 assert!(sum == own || sum == own + 4, "{sum}");
             });
-            tree.add_on(CpuId(2), 4);
+            tree.at(CpuId(2)).add(4);
             reader.join().expect("the model's thread ends");
             assert_at_rest(&tree, own + 4);
         });
@@ -129,17 +130,17 @@ fn assert_reads_own_update_among(
         model(move || {
             let tree = make();
             if is_touched {
-                tree.add_on(CpuId(own.0), 0);
-                tree.add_on(CpuId(others.0), 0);
+                tree.at(CpuId(own.0)).add(0);
+                tree.at(CpuId(others.0)).add(0);
             }
             let reader = Arc::clone(&tree);
             let reader = thread::spawn(move || {
-                reader.add_on(CpuId(own.0), own.1);
+                reader.at(CpuId(own.0)).add(own.1);
                 let seen = reader.approximate_sum_in_flight();
                 let sums = [own.1, own.1 + others.1];
                 assert!(sums.iter().any(|sum| seen.contains(*sum)), "{seen}");
             });
-            tree.add_on(CpuId(others.0), others.1);
+            tree.at(CpuId(others.0)).add(others.1);
             reader.join().expect("the model's thread ends");
             assert_at_rest(&tree, own.1 + others.1);
         });
@@ -152,7 +153,7 @@ fn assert_reads_among_updates_of_others(make: fn() -> Arc<CounterTree>, updates:
     model(move || {
         let tree = make();
         for (cpu, _) in updates {
-            tree.add_on(CpuId(cpu), 0);
+            tree.at(CpuId(cpu)).add(0);
         }
         let (reader, other) = (Arc::clone(&tree), adder(&tree, updates[1].0, [second]));
         let reader = thread::spawn(move || {
@@ -160,7 +161,7 @@ fn assert_reads_among_updates_of_others(make: fn() -> Arc<CounterTree>, updates:
             let sums = [0, first, second, first + second];
             assert!(sums.iter().any(|sum| seen.contains(*sum)), "{seen}");
         });
-        tree.add_on(CpuId(updates[0].0), first);
+        tree.at(CpuId(updates[0].0)).add(first);
         for thread in [other, reader] {
             thread.join().expect("the model's thread ends");
         }
@@ -195,8 +196,8 @@ fn a_word_apart_is_in_the_reads_of_the_moment() {
     model(|| {
         let tree = tree_with_a_word_apart();
         let other = adder(&tree, 2, [3, -1]);
-        tree.add_on(CpuId(2), 1);
-        tree.add_on(CpuId(0), -4);
+        tree.at(CpuId(2)).add(1);
+        tree.at(CpuId(0)).add(-4);
         other.join().expect("the model's thread ends");
         assert_at_rest(&tree, -1);
     });
@@ -214,7 +215,7 @@ fn a_carry_is_not_seen_before_its_bounds() {
                 assert!(seen.contains(0) || seen.contains(1), "{seen}");
             }
         });
-        tree.add_on(CpuId(2), 1);
+        tree.at(CpuId(2)).add(1);
         reader.join().expect("the model's thread ends");
         assert_at_rest(&tree, 1);
     });
@@ -226,11 +227,11 @@ fn a_carry_is_not_seen_before_its_bounds() {
 fn two_cpus_that_come_at_once_lose_nothing() {
     model(|| {
         let set = Arc::new(CounterSet::<1>::new(&small_layout()));
-        set.add_on(CpuId(0), 0, 1);
+        set.at(CpuId(0)).add(0, 1);
         let others = [1, 2].map(|cpu| {
             let set = Arc::clone(&set);
             thread::spawn(move || {
-                set.add_on(CpuId(cpu), 0, 10);
+                set.at(CpuId(cpu)).add(0, 10);
                 assert!(set.precise_sum(0) >= 11);
             })
         });
@@ -251,10 +252,10 @@ fn the_first_cpu_adds_through_an_upgrade() {
         let set = Arc::new(CounterSet::<1>::new(&small_layout()));
         let other = {
             let set = Arc::clone(&set);
-            thread::spawn(move || set.add_on(CpuId(1), 0, 10))
+            thread::spawn(move || set.at(CpuId(1)).add(0, 10))
         };
-        set.add_on(CpuId(0), 0, 1);
-        set.add_on(CpuId(0), 0, 1);
+        set.at(CpuId(0)).add(0, 1);
+        set.at(CpuId(0)).add(0, 1);
         let seen = set.approximate_sum(0);
         assert!(seen.low <= 12 && 2 <= seen.high, "{seen}");
         other.join().expect("the model's thread ends");
@@ -272,12 +273,12 @@ fn additions_without_words_lose_nothing() {
             let layout = Layout::with_batch(&Topology::flat(3), Regime::Atomic, 2, 0);
             let set = CounterSet::<1>::new(&layout.expect("2 is a power of two"));
             let set = Arc::new(set);
-            set.add_on(CpuId(0), 0, 1);
+            set.at(CpuId(0)).add(0, 1);
             let other = {
                 let set = Arc::clone(&set);
-                thread::spawn(move || set.add_on(CpuId(cpus[0]), 0, 10))
+                thread::spawn(move || set.at(CpuId(cpus[0])).add(0, 10))
             };
-            set.add_on(CpuId(cpus[1]), 0, 100);
+            set.at(CpuId(cpus[1])).add(0, 100);
             other.join().expect("the model's thread ends");
             assert!(!set.has_cpu_words());
             assert_eq!(set.approximate_sum(0), Estimate::exact(111));

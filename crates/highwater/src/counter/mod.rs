@@ -113,6 +113,7 @@
 mod loom;
 mod bulk;
 mod layout;
+mod on_cpu;
 mod peak;
 mod set;
 mod shape;
@@ -129,7 +130,7 @@ use self::trees::CounterTrees;
 use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::topology::Topology;
-use crate::units::{Comparison, CpuId, Estimate};
+use crate::units::{Comparison, Estimate};
 
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use layout::Layout;
@@ -294,21 +295,6 @@ impl CounterTree {
     #[inline]
     pub fn add(&self, delta: i64) -> Climb {
         self.trees.add(ONLY, delta)
-    }
-
-    /// Adds `delta` as if running on `cpu`.
-    ///
-    /// # Cost
-    ///
-    /// As [`add`](Self::add), with an atomic add to the CPU's word.
-    ///
-    /// # Panics
-    ///
-    /// In the restartable regime, and when the topology has no such CPU.
-    #[inline]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn add_on(&self, cpu: CpuId, delta: i64) -> Climb {
-        self.trees.add_on(cpu, ONLY, delta)
     }
 
     /// Returns the sum as last carried to the root, and the interval that holds the precise one.

@@ -115,24 +115,7 @@ impl<const N: usize> CounterSet<N> {
         }
     }
 
-    /// Adds `delta` to `member` as if running on `cpu`.
-    ///
-    /// # Cost
-    ///
-    /// As [`add`](Self::add), with an atomic add to the CPU's word.
-    ///
-    /// # Panics
-    ///
-    /// In the restartable regime, and when there is no such CPU or member.
-    #[inline]
-    pub fn add_on(&self, cpu: CpuId, member: usize, delta: i64) -> Climb {
-        match self.trees.get() {
-            Some(trees) => trees.add_on(cpu, self.checked(member), delta),
-            None => self.add_early_on(cpu, member, delta),
-        }
-    }
-
-    fn add_early_on(&self, cpu: CpuId, member: usize, delta: i64) -> Climb {
+    pub(super) fn add_early_on(&self, cpu: CpuId, member: usize, delta: i64) -> Climb {
         let nr_cpus = self.layout.topology.nr_cpus();
         assert!(
             cpu.index() < nr_cpus,
@@ -387,7 +370,7 @@ impl<const N: usize> CounterSet<N> {
 
     /// Returns `member` after a check, because the words behind the members have other meanings.
     #[inline]
-    fn checked(&self, member: usize) -> usize {
+    pub(super) fn checked(&self, member: usize) -> usize {
         assert!(member < N, "there is no member {member}: the set has {N}");
         member
     }
@@ -449,7 +432,7 @@ mod tests {
         // Goal: no words for other CPUs, and exact reads. Method: one CPU of 384, many additions.
         let set = atomic_set(384, u64::MAX);
         for step in 0..10_000 {
-            assert_eq!(set.add_on(CpuId(77), 1, step), Climb::default());
+            assert_eq!(set.at(CpuId(77)).add(1, step), Climb::default());
             assert_eq!(set.approximate_sum(1), Estimate::exact(set.precise_sum(1)));
         }
         assert!(!set.has_cpu_words());
@@ -460,10 +443,10 @@ mod tests {
     fn words_for_all_cpus_come_with_the_second() {
         // Goal: nothing is moved or lost by it. Method: the earlier value stays in the sums.
         let set = atomic_set(384, u64::MAX);
-        set.add_on(CpuId(3), 0, 1_000);
-        set.add_on(CpuId(4), 0, 200);
+        set.at(CpuId(3)).add(0, 1_000);
+        set.at(CpuId(4)).add(0, 200);
         assert!(set.has_cpu_words());
-        set.add_on(CpuId(3), 0, 30);
+        set.at(CpuId(3)).add(0, 30);
         assert_eq!(set.precise_sum(0), 1_230);
         assert!(set.approximate_sum(0).contains(1_230));
         let layout = Arc::clone(set.layout());
@@ -477,17 +460,17 @@ mod tests {
         // Goal: no addition is lost when an upgrade fails, nor when it succeeds late. Method: a
         // layout with room for one set; the second one gets its words when the first is gone.
         let first = atomic_set(8, 1);
-        first.add_on(CpuId(0), 0, 1);
-        first.add_on(CpuId(1), 0, 1);
+        first.at(CpuId(0)).add(0, 1);
+        first.at(CpuId(1)).add(0, 1);
         let second = CounterSet::<4>::new(first.layout());
         for round in 0..100 {
-            second.add_on(CpuId(round % 8), 2, 5);
+            second.at(CpuId(round % 8)).add(2, 5);
         }
         assert!(first.has_cpu_words() && !second.has_cpu_words());
         assert_eq!(second.approximate_sum(2), Estimate::exact(500));
         drop(first);
         for round in 0..100 {
-            second.add_on(CpuId(round % 8), 2, 5);
+            second.at(CpuId(round % 8)).add(2, 5);
         }
         assert!(second.has_cpu_words());
         assert_eq!(second.precise_sum(2), 1_000);
@@ -507,8 +490,8 @@ mod tests {
                         let set = &set;
                         scope.spawn(move || {
                             for _ in 0..50 {
-                                set.add_on(cpu, 0, 3);
-                                set.add_on(cpu, 3, -1);
+                                set.at(cpu).add(0, 3);
+                                set.at(cpu).add(3, -1);
                             }
                         });
                     }
@@ -553,7 +536,7 @@ mod tests {
         // Method: a set of one CPU beside one of many; distances that both, one or no interval can
         // tell.
         let (narrow, wide) = (atomic_set(384, u64::MAX), atomic_set(384, u64::MAX));
-        (0..384).for_each(|cpu| _ = wide.add_on(CpuId(cpu), 2, 500));
+        (0..384).for_each(|cpu| _ = wide.at(CpuId(cpu)).add(2, 500));
         for (distance, told) in [
             (-100_000, Comparison::Less),
             (-1, Comparison::WithinAccuracy),
@@ -561,7 +544,9 @@ mod tests {
             (1, Comparison::WithinAccuracy),
             (100_000, Comparison::Greater),
         ] {
-            narrow.add_on(CpuId(0), 2, 192_000 + distance - narrow.precise_sum(2));
+            narrow
+                .at(CpuId(0))
+                .add(2, 192_000 + distance - narrow.precise_sum(2));
             assert_eq!(narrow.precise_cmp(2, &wide), distance.cmp(&0));
             assert_eq!(wide.precise_cmp(2, &narrow), 0.cmp(&distance));
             let value = 192_000 + distance;
@@ -576,8 +561,8 @@ mod tests {
         // Goal: a readable teardown check. Method: nothing left, then two members.
         let set = atomic_set(4, 1);
         assert_eq!(set.residue(), None);
-        set.add_on(CpuId(1), 1, 12);
-        set.add_on(CpuId(2), 3, -5);
+        set.at(CpuId(1)).add(1, 12);
+        set.at(CpuId(2)).add(3, -5);
         let residue = set.residue().expect("something is left");
         assert_eq!(residue.sums, [0, 12, 0, -5]);
         assert_eq!(residue.to_string(), "member 1: 12, member 3: -5");
@@ -587,14 +572,14 @@ mod tests {
     #[should_panic(expected = "there is no member 4: the set has 4")]
     fn a_member_that_does_not_exist_is_refused() {
         let set = atomic_set(4, 1);
-        set.add_on(CpuId(0), 0, 1);
-        set.add_on(CpuId(1), 0, 1);
-        set.add_on(CpuId(1), 4, 1);
+        set.at(CpuId(0)).add(0, 1);
+        set.at(CpuId(1)).add(0, 1);
+        set.at(CpuId(1)).add(4, 1);
     }
 
     #[test]
     #[should_panic(expected = "C4 is not one of the 4 CPUs")]
     fn a_cpu_that_does_not_exist_is_refused() {
-        atomic_set(4, 1).add_on(CpuId(4), 0, 1);
+        atomic_set(4, 1).at(CpuId(4)).add(0, 1);
     }
 }

@@ -7,6 +7,7 @@ use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped};
 use crate::percpu::{Touched, has_restartable_sequences};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
+use crate::units::CpuId;
 
 const REGIMES: [Regime; 2] = [Regime::Restartable, Regime::Atomic];
 
@@ -129,7 +130,8 @@ fn random_updates_match_a_model() {
         for step in 0..20_000 {
             let magnitude = random.u32(..64);
             let delta = random.i64(..) >> magnitude;
-            tree.add_on(CpuId::from_index(random.usize(..nr_cpus)), delta);
+            tree.at(CpuId::from_index(random.usize(..nr_cpus)))
+                .add(delta);
             sum = sum.wrapping_add(delta);
             if step % 1_000 == 0 {
                 tree.check_invariants();
@@ -160,11 +162,11 @@ fn extreme_updates_cancel() {
             i64::from(i32::MAX),
             1,
         ] {
-            tree.add_on(last, delta);
+            tree.at(last).add(delta);
             tree.check_invariants();
         }
         assert_at_rest(&tree, 0);
-        assert_eq!(tree.add_on(last, 0), Climb::default());
+        assert_eq!(tree.at(last).add(0), Climb::default());
     }
 }
 
@@ -254,7 +256,8 @@ fn cpus_that_come_later_cost_the_bound_one_residual_each() {
             assert_eq!(tree.accuracy_max(), most, "{nr_cpus} CPUs");
             let mut filled = Filled::default();
             for cpu in (0..nr_cpus).map(CpuId::from_index) {
-                tree.add_on(cpu, filled.next(&tree, machine.position(cpu), sign));
+                tree.at(cpu)
+                    .add(filled.next(&tree, machine.position(cpu), sign));
                 assert!(tree.accuracy().over <= most.over, "{tree:?}");
             }
             assert_eq!(tree.accuracy(), most);
@@ -329,11 +332,12 @@ fn in_flight_carries_reach_their_bound() {
             let tree = atomic_tree(nr_cpus);
             let mut filled = Filled::default();
             for cpu in 0..nr_cpus {
-                tree.add_on(CpuId::from_index(cpu), filled.next(&tree, cpu, 1));
+                tree.at(CpuId::from_index(cpu))
+                    .add(filled.next(&tree, cpu, 1));
             }
             let before = tree.precise_sum();
             let root = tree.approximate_sum().value;
-            tree.add_on(CpuId(0), delta);
+            tree.at(CpuId(0)).add(delta);
             let in_hand = tree.approximate_sum().value - root;
             // Back to the state in which the carry has left the last level and not reached the
             // root.
@@ -342,7 +346,7 @@ fn in_flight_carries_reach_their_bound() {
                 .node(root, ONLY)
                 .fetch_sub(in_hand, Ordering::Relaxed);
             // The path's residuals sit as far below their extreme as the carry exceeds the delta.
-            tree.add_on(CpuId(0), in_hand - delta);
+            tree.at(CpuId(0)).add(in_hand - delta);
             assert_eq!(tree.precise_sum(), before + in_hand);
             let error = tree.precise_sum() - tree.approximate_sum().value;
             let bound = tree.accuracy_in_flight(1, delta.unsigned_abs());
@@ -374,7 +378,7 @@ fn hopping_over_384_cpus_keeps_the_error_small() {
         } else {
             pages
         };
-        tree.add_on(CpuId(random.u32(..384)), delta);
+        tree.at(CpuId(random.u32(..384))).add(delta);
         sum += delta;
         let estimate = tree.approximate_sum();
         assert!(estimate.contains(sum), "SEED={seed}: {sum} {estimate}");
@@ -399,8 +403,8 @@ fn moving_around_empty_writes_nothing_shared() {
     for cpu in (0..384).map(CpuId) {
         for swing in [1, -1, 15, -15] {
             for _ in 0..10 {
-                assert_eq!(tree.add_on(cpu, -swing), Climb::default());
-                assert_eq!(tree.add_on(cpu, swing), Climb::default());
+                assert_eq!(tree.at(cpu).add(-swing), Climb::default());
+                assert_eq!(tree.at(cpu).add(swing), Climb::default());
             }
         }
     }
@@ -412,9 +416,9 @@ fn moving_around_empty_writes_nothing_shared() {
 #[test]
 fn carries_are_rare_and_skip_levels() {
     let tree = atomic_tree(384);
-    let written: u32 = (0..65_536).map(|_| tree.add_on(CpuId(7), 1).written).sum();
+    let written: u32 = (0..65_536).map(|_| tree.at(CpuId(7)).add(1).written).sum();
     assert_eq!(written, 65_536 / 32 + 65_536 / 256 + 65_536 / 2048);
-    let huge_page = tree.add_on(CpuId(300), 512);
+    let huge_page = tree.at(CpuId(300)).add(512);
     assert_eq!(
         huge_page,
         Climb {
@@ -422,7 +426,7 @@ fn carries_are_rare_and_skip_levels() {
             skipped: 1
         }
     );
-    let four = tree.add_on(CpuId(301), 2048);
+    let four = tree.at(CpuId(301)).add(2048);
     assert_eq!(
         four,
         Climb {
@@ -440,7 +444,7 @@ fn carries_are_rare_and_skip_levels() {
 fn updates_climb_through_the_node_of_their_position() {
     let tree = CounterTree::with_regime(&Topology::siblings_apart(32), Regime::Atomic);
     for cpu in [8, 40, 9, 41] {
-        tree.add_on(CpuId(cpu), 32);
+        tree.at(CpuId(cpu)).add(32);
     }
     let held = |index: usize| tree.trees.node(index, ONLY).load(Ordering::Relaxed);
     let filled: Vec<usize> = (0..tree.trees.layout.shape.nr_nodes)
@@ -474,7 +478,7 @@ fn the_interval_is_that_of_the_touched_cpus() {
             let mut filled = Filled::default();
             for &cpu in &cpus {
                 let delta = filled.next(&tree, cpu, sign);
-                tree.add_on(CpuId::from_index(cpu), delta);
+                tree.at(CpuId::from_index(cpu)).add(delta);
             }
             assert_eq!(tree.accuracy(), bound_of(&cpus), "{cpus:?}");
             assert_eq!(tree.nr_touched(), cpus.len());
@@ -491,7 +495,7 @@ fn the_interval_is_that_of_the_touched_cpus() {
 #[test]
 fn an_update_in_hand_widens_the_read_among_updates() {
     let tree = atomic_tree(384);
-    tree.add_on(CpuId(3), 100_000);
+    tree.at(CpuId(3)).add(100_000);
     assert_eq!(tree.approximate_sum_in_flight(), tree.approximate_sum());
     let begun = 1;
     tree.trees.cells.add_on(CpuId(3), begun, 102_400);
@@ -507,7 +511,7 @@ fn an_update_in_hand_widens_the_read_among_updates() {
 fn comparisons_are_sharp_at_the_edges() {
     for nr_cpus in [1, 2, 8, 384] {
         let tree = atomic_tree(nr_cpus);
-        tree.add_on(CpuId(0), 1_000_003);
+        tree.at(CpuId(0)).add(1_000_003);
         let Estimate { low, high, .. } = tree.approximate_sum();
         assert_eq!(tree.approximate_cmp_value(low - 1), Comparison::Greater);
         assert_eq!(tree.approximate_cmp_value(low), Comparison::WithinAccuracy);
@@ -532,7 +536,7 @@ fn comparisons_are_sharp_at_the_edges() {
 #[test]
 fn counters_of_different_accuracy_compare_exactly() {
     let (wide, narrow) = (atomic_tree(384), atomic_tree(3));
-    wide.add_on(CpuId(5), 40_000);
+    wide.at(CpuId(5)).add(40_000);
     for (distance, expected) in [
         (100_000, Comparison::Less),
         (2, Comparison::WithinAccuracy),
@@ -540,7 +544,9 @@ fn counters_of_different_accuracy_compare_exactly() {
         (-1, Comparison::WithinAccuracy),
         (-40_000, Comparison::Greater),
     ] {
-        narrow.add_on(CpuId(1), 40_000 + distance - narrow.precise_sum());
+        narrow
+            .at(CpuId(1))
+            .add(40_000 + distance - narrow.precise_sum());
         assert_eq!(wide.approximate_cmp(&narrow), expected, "{distance}");
         assert_eq!(wide.precise_cmp(&narrow), 0.cmp(&distance));
         assert_eq!(narrow.precise_cmp(&wide), distance.cmp(&0));
@@ -553,10 +559,10 @@ fn counters_of_different_accuracy_compare_exactly() {
 fn positive_reads_stop_at_zero() {
     let tree = atomic_tree(8);
     assert_eq!(tree.approximate_sum_positive().low, 0);
-    tree.add_on(CpuId(0), -1_000);
+    tree.at(CpuId(0)).add(-1_000);
     assert_eq!(tree.approximate_sum_positive(), Estimate::exact(0));
     assert_eq!(tree.precise_sum_positive(), 0);
-    tree.add_on(CpuId(0), 3_000);
+    tree.at(CpuId(0)).add(3_000);
     assert_eq!(tree.precise_sum_positive(), 2_000);
     assert!(tree.approximate_sum_positive().contains(2_000));
 }
@@ -586,7 +592,7 @@ fn batches_are_powers_of_two() {
 #[should_panic(expected = "but the words of all CPUs make 40")]
 fn a_lost_carry_breaks_conservation() {
     let tree = atomic_tree(8);
-    tree.add_on(CpuId(0), 40);
+    tree.at(CpuId(0)).add(40);
     tree.trees.node(0, ONLY).fetch_sub(32, Ordering::Relaxed);
     tree.check_invariants();
 }

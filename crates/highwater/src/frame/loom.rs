@@ -22,7 +22,7 @@ fn pool(frames: u64, nr_cpus: usize) -> Arc<FramePool> {
 }
 
 fn try_alloc(pool: &FramePool, cpu: CpuId) -> Result<Frame, AllocError> {
-    pool.alloc_on(cpu, AllocFlags::new().use_reserve())
+    pool.at(cpu).alloc(AllocFlags::new().use_reserve())
 }
 
 /// Allocates a frame, if there is one, writes it as an owner may, and frees it.
@@ -31,7 +31,7 @@ fn borrow_a_frame(pool: &FramePool, cpu: CpuId) -> bool {
         return false;
     };
     pool.memory().bytes_mut(&mut frame)[0] = 1;
-    pool.free_on(cpu, frame);
+    pool.at(cpu).free(frame);
     true
 }
 
@@ -82,7 +82,7 @@ fn the_last_frame_goes_to_one_of_two_threads() {
         let (mine, other) = beside(&pool, take, take);
         assert!(mine.is_ok() ^ other.is_ok(), "{mine:?} {other:?}");
         for frame in [mine, other].into_iter().flatten().chain([kept]) {
-            pool.free_on(CPU, frame);
+            pool.at(CPU).free(frame);
         }
         assert_conserved(&pool);
     });
@@ -96,7 +96,7 @@ fn a_drain_beside_allocation_and_free_conserves_frames() {
         let kept = try_alloc(&pool, CPU).unwrap();
         assert!(borrow_a_frame(&pool, CPU));
         let owner = move |pool: &FramePool| {
-            pool.free_on(CPU, kept);
+            pool.at(CPU).free(kept);
             Pages(u64::from(borrow_a_frame(pool, CPU)))
         };
         let (drained, _) = beside(&pool, FramePool::drain_all, owner);
@@ -119,8 +119,8 @@ fn a_list_that_fills_up_gives_back_beside_a_drain() {
         );
         let drainer = Arc::clone(&pool);
         let drainer = thread::spawn(move || drainer.drain_all());
-        let free_mine = move |pool: &FramePool| pool.free_on(CPU, mine);
-        let free_other = move |pool: &FramePool| pool.free_on(CPU, other);
+        let free_mine = move |pool: &FramePool| pool.at(CPU).free(mine);
+        let free_other = move |pool: &FramePool| pool.at(CPU).free(other);
         beside(&pool, free_mine, free_other);
         drainer.join().unwrap();
         assert_conserved(&pool);
@@ -142,7 +142,7 @@ fn decay_and_knobs_beside_a_free_conserve_frames() {
             turner.set_tunables(small);
             turner.decay_tick();
         });
-        pool.free_on(CPU, kept);
+        pool.at(CPU).free(kept);
         turner.join().unwrap();
         assert_conserved(&pool);
     });
@@ -160,9 +160,9 @@ fn a_list_that_is_told_of_reclaim_looks_at_its_next_free() {
         );
         let teller = Arc::clone(&pool);
         let teller = thread::spawn(move || std::mem::forget(teller.reclaiming()));
-        pool.free_on(CPU, first);
+        pool.at(CPU).free(first);
         teller.join().unwrap();
-        pool.free_on(CPU, second);
+        pool.at(CPU).free(second);
         let list = pool.zoneinfo().lists[0];
         assert!(
             pool.zoneinfo().reclaim_active && list.high == list.high_min,

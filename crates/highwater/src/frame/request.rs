@@ -3,6 +3,7 @@
 use super::pcp::At;
 use super::{AllocError, AllocFlags, FramePool, Pressure, Zeroing};
 use crate::memmap::{Block, Frame};
+use crate::percpu::OnCpu;
 use crate::units::{CpuId, Order};
 
 impl FramePool {
@@ -42,26 +43,6 @@ impl FramePool {
         flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc
     }
 
-    /// Like [`alloc`](Self::alloc), from the list of `cpu`.
-    ///
-    /// # Cost
-    ///
-    /// Where CPUs are those of the system
-    /// ([`Regime::Restartable`](crate::percpu::Regime::Restartable)), a lock and a system call: for
-    /// tests, and for drains.
-    ///
-    /// # Errors
-    ///
-    /// As [`alloc`](Self::alloc).
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn alloc_on(&self, cpu: CpuId, flags: AllocFlags) -> Result<Frame, AllocError> {
-        let cpu = self.list_of(cpu);
-        match self.lists.pop_on(cpu) {
-            Some(frame) => Ok(self.handed_out(frame, flags)),
-            None => self.alloc_slow(At::On(cpu), flags),
-        }
-    }
-
     /// Like [`alloc`](Self::alloc), and returns the pressure it observed.
     ///
     /// # Errors
@@ -87,27 +68,6 @@ impl FramePool {
             Some(frame) => Ok((self.handed_out(frame, flags), Pressure::None)),
             None => {
                 let frame = self.alloc_slow(At::Here, flags)?;
-                Ok((frame, self.stock.pressure()))
-            }
-        }
-    }
-
-    /// Like [`alloc_noting`](Self::alloc_noting), from the list of `cpu`.
-    ///
-    /// # Errors
-    ///
-    /// As [`alloc`](Self::alloc).
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn alloc_noting_on(
-        &self,
-        cpu: CpuId,
-        flags: AllocFlags,
-    ) -> Result<(Frame, Pressure), AllocError> {
-        let cpu = self.list_of(cpu);
-        match self.lists.pop_on(cpu) {
-            Some(frame) => Ok((self.handed_out(frame, flags), Pressure::None)),
-            None => {
-                let frame = self.alloc_slow(At::On(cpu), flags)?;
                 Ok((frame, self.stock.pressure()))
             }
         }
@@ -143,18 +103,6 @@ impl FramePool {
         out: &mut Vec<Frame>,
     ) -> usize {
         self.alloc_many(At::Here, count, flags, out)
-    }
-
-    /// Like [`alloc_bulk`](Self::alloc_bulk), from the list of `cpu`.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn alloc_bulk_on(
-        &self,
-        cpu: CpuId,
-        count: usize,
-        flags: AllocFlags,
-        out: &mut Vec<Frame>,
-    ) -> usize {
-        self.alloc_many(At::On(self.list_of(cpu)), count, flags, out)
     }
 
     fn alloc_many(&self, at: At, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
@@ -204,21 +152,6 @@ impl FramePool {
         self.alloc_block_at(At::Here, order, flags)
     }
 
-    /// Like [`alloc_block`](Self::alloc_block), from the list of `cpu`.
-    ///
-    /// # Errors
-    ///
-    /// As [`alloc_block`](Self::alloc_block).
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn alloc_block_on(
-        &self,
-        cpu: CpuId,
-        order: Order,
-        flags: AllocFlags,
-    ) -> Result<Block, AllocError> {
-        self.alloc_block_at(At::On(self.list_of(cpu)), order, flags)
-    }
-
     fn alloc_block_at(&self, at: At, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
         let mut block = self.lists.alloc_block(&self.stock, at, order, flags)?;
         if self.zeroes(flags) {
@@ -256,20 +189,6 @@ impl FramePool {
         }
     }
 
-    /// Like [`free`](Self::free), to the list of `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// When the frame belongs to another memory.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn free_on(&self, cpu: CpuId, frame: Frame) {
-        let cpu = self.list_of(cpu);
-        let frame = self.handed_back(frame);
-        if let Err(frame) = self.lists.push_on(cpu, frame) {
-            self.lists.free_slow(&self.stock, At::On(cpu), frame);
-        }
-    }
-
     /// Like [`free`](Self::free), but never blocks: if a lock is held, the free is deferred, and a
     /// later free that may wait completes it.
     ///
@@ -302,16 +221,6 @@ impl FramePool {
         frames.drain(..).for_each(|frame| self.free(frame));
     }
 
-    /// Like [`free_bulk`](Self::free_bulk), to the list of `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// When a frame belongs to another memory.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn free_bulk_on(&self, cpu: CpuId, frames: &mut Vec<Frame>) {
-        frames.drain(..).for_each(|frame| self.free_on(cpu, frame));
-    }
-
     /// Frees a block.
     ///
     /// # Panics
@@ -320,16 +229,6 @@ impl FramePool {
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn free_block(&self, block: Block) {
         self.free_block_at(At::Here, block);
-    }
-
-    /// Like [`free_block`](Self::free_block), to the list of `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// When the block belongs to another memory.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn free_block_on(&self, cpu: CpuId, block: Block) {
-        self.free_block_at(At::On(self.list_of(cpu)), block);
     }
 
     fn free_block_at(&self, at: At, mut block: Block) {
@@ -341,8 +240,101 @@ impl FramePool {
         self.lists.free_block(&self.stock, at, block);
     }
 
+    /// Returns the pool as the given CPU uses it.
+    ///
+    /// # Cost
+    ///
+    /// Where CPUs are those of the system
+    /// ([`Regime::Restartable`](crate::percpu::Regime::Restartable)), each operation takes a lock
+    /// and makes a system call: for tests, and for drains.
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn at(&self, cpu: CpuId) -> OnCpu<&Self> {
+        OnCpu { of: self, cpu }
+    }
+
     pub(super) fn list_of(&self, cpu: CpuId) -> CpuId {
         // A CPU unknown when the pool was created shares a list; only locality suffers.
         CpuId::from_index(cpu.index() % self.config.nr_cpus)
+    }
+}
+
+/// The operations of [`FramePool`], from and to the list of one CPU.
+impl OnCpu<&FramePool> {
+    fn list(&self) -> CpuId {
+        self.of.list_of(self.cpu)
+    }
+
+    /// As [`FramePool::alloc`].
+    ///
+    /// # Errors
+    ///
+    /// As [`FramePool::alloc`].
+    pub fn alloc(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
+        let (pool, cpu) = (self.of, self.list());
+        match pool.lists.pop_on(cpu) {
+            Some(frame) => Ok(pool.handed_out(frame, flags)),
+            None => pool.alloc_slow(At::On(cpu), flags),
+        }
+    }
+
+    /// As [`FramePool::alloc_noting`].
+    ///
+    /// # Errors
+    ///
+    /// As [`FramePool::alloc`].
+    pub fn alloc_noting(&self, flags: AllocFlags) -> Result<(Frame, Pressure), AllocError> {
+        let (pool, cpu) = (self.of, self.list());
+        match pool.lists.pop_on(cpu) {
+            Some(frame) => Ok((pool.handed_out(frame, flags), Pressure::None)),
+            None => {
+                let frame = pool.alloc_slow(At::On(cpu), flags)?;
+                Ok((frame, pool.stock.pressure()))
+            }
+        }
+    }
+
+    /// As [`FramePool::alloc_bulk`].
+    pub fn alloc_bulk(&self, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
+        self.of.alloc_many(At::On(self.list()), count, flags, out)
+    }
+
+    /// As [`FramePool::alloc_block`].
+    ///
+    /// # Errors
+    ///
+    /// As [`FramePool::alloc_block`].
+    pub fn alloc_block(&self, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
+        self.of.alloc_block_at(At::On(self.list()), order, flags)
+    }
+
+    /// As [`FramePool::free`].
+    ///
+    /// # Panics
+    ///
+    /// When the frame belongs to another memory.
+    pub fn free(&self, frame: Frame) {
+        let (pool, cpu) = (self.of, self.list());
+        let frame = pool.handed_back(frame);
+        if let Err(frame) = pool.lists.push_on(cpu, frame) {
+            pool.lists.free_slow(&pool.stock, At::On(cpu), frame);
+        }
+    }
+
+    /// As [`FramePool::free_bulk`].
+    ///
+    /// # Panics
+    ///
+    /// When a frame belongs to another memory.
+    pub fn free_bulk(&self, frames: &mut Vec<Frame>) {
+        frames.drain(..).for_each(|frame| self.free(frame));
+    }
+
+    /// As [`FramePool::free_block`].
+    ///
+    /// # Panics
+    ///
+    /// When the block belongs to another memory.
+    pub fn free_block(&self, block: Block) {
+        self.of.free_block_at(At::On(self.list()), block);
     }
 }

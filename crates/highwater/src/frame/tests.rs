@@ -39,7 +39,7 @@ fn frames_are_conserved_under_random_use() {
             let cpu = CpuId::from_index(rng.usize(..nr_cpus));
             let reserve = if rng.u8(..) < 20 { RESERVE } else { ORDINARY };
             if rng.u8(..) < 150 {
-                match pool.alloc_noting_on(cpu, reserve) {
+                match pool.at(cpu).alloc_noting(reserve) {
                     Ok((frame, _)) => held.push(frame),
                     Err(AllocError::Exhausted { free, min, .. }) => assert!(
                         reserve == RESERVE || free <= min + Pages(3),
@@ -48,7 +48,7 @@ fn frames_are_conserved_under_random_use() {
                     Err(error) => panic!("{error}"),
                 }
             } else if !held.is_empty() {
-                pool.free_on(cpu, held.swap_remove(rng.usize(..held.len())));
+                pool.at(cpu).free(held.swap_remove(rng.usize(..held.len())));
             }
             if step % 2500 == 0 {
                 assert_eq!(pool.counts().allocated, Pages(held.len() as u64));
@@ -56,7 +56,7 @@ fn frames_are_conserved_under_random_use() {
             }
         }
         for frame in held {
-            pool.free_on(CpuId(0), frame);
+            pool.at(CpuId(0)).free(frame);
         }
         pool.drain_all();
         assert_eq!(pool.nr_free(), Pages(pages));
@@ -70,7 +70,7 @@ fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
     let mut frames = Vec::new();
     let mut first_below_low = None;
     let error = loop {
-        match pool.alloc_noting_on(CpuId(0), ORDINARY) {
+        match pool.at(CpuId(0)).alloc_noting(ORDINARY) {
             Ok((frame, pressure)) => {
                 frames.push(frame);
                 if pressure == Pressure::BelowLow {
@@ -91,21 +91,21 @@ fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
     );
     assert!(min > Pages(0) && first_below_low.is_some_and(|free| free <= low && free >= min));
     for _ in 0..min.0 {
-        frames.push(pool.alloc_noting_on(CpuId(0), RESERVE).unwrap().0);
+        frames.push(pool.at(CpuId(0)).alloc_noting(RESERVE).unwrap().0);
     }
-    assert!(pool.alloc_noting_on(CpuId(0), RESERVE).is_err());
+    assert!(pool.at(CpuId(0)).alloc_noting(RESERVE).is_err());
     assert_eq!(pool.counts().peak, Pages(1024));
     frames
         .into_iter()
-        .for_each(|frame| pool.free_on(CpuId(0), frame));
+        .for_each(|frame| pool.at(CpuId(0)).free(frame));
     pool.check_invariants();
 }
 
 #[test]
 fn frames_cached_by_one_cpu_are_found_by_draining() {
     let pool = pool(6400, 2);
-    let frame = pool.alloc_noting_on(CpuId(1), ORDINARY).unwrap().0;
-    pool.free_on(CpuId(1), frame);
+    let frame = pool.at(CpuId(1)).alloc_noting(ORDINARY).unwrap().0;
+    pool.at(CpuId(1)).free(frame);
     let cached = pool.counts().cached;
     assert!(cached > Pages::ZERO);
     assert_eq!(pool.drain_all(), cached);
@@ -126,16 +126,17 @@ fn threads_share_a_pool_without_losing_frames() {
                     let cpu = CpuId(rng.u32(..2));
                     if held.len() < 400 && rng.bool() {
                         held.extend(
-                            pool.alloc_noting_on(cpu, ORDINARY)
+                            pool.at(cpu)
+                                .alloc_noting(ORDINARY)
                                 .ok()
                                 .map(|(frame, _)| frame),
                         );
                     } else if !held.is_empty() {
-                        pool.free_on(cpu, held.swap_remove(rng.usize(..held.len())));
+                        pool.at(cpu).free(held.swap_remove(rng.usize(..held.len())));
                     }
                 }
                 held.into_iter()
-                    .for_each(|frame| pool.free_on(CpuId(0), frame));
+                    .for_each(|frame| pool.at(CpuId(0)).free(frame));
             });
         }
         for _ in 0..200 {

@@ -40,7 +40,7 @@ pub(super) fn root(max: u64) -> GroupNode {
 /// Makes the words of all CPUs live.
 fn enlist(group: &GroupNode) {
     for cpu in [A, B, C] {
-        drop(group.try_charge_on(cpu, Bytes::ZERO).unwrap());
+        drop(group.at(cpu).try_charge(Bytes::ZERO).unwrap());
     }
 }
 
@@ -88,8 +88,8 @@ fn one_of_two_charges_gets_the_last_page() {
         let root = root(1);
         let other = root.clone();
         let (this, other) = beside(
-            || root.try_charge_on(A, ONE),
-            move || other.try_charge_on(B, ONE),
+            || root.at(A).try_charge(ONE),
+            move || other.at(B).try_charge(ONE),
         );
         assert!(is_full(&this) != is_full(&other));
         assert_eq!(root.usage_precise(), ONE);
@@ -105,8 +105,8 @@ fn one_of_take_and_steal_gets_the_token() {
         assert_eq!(root.escrowed(), ONE);
         let other = root.clone();
         let (this, other) = beside(
-            || root.try_charge_on(A, ONE),
-            move || other.try_charge_on(B, Bytes(2)),
+            || root.at(A).try_charge(ONE),
+            move || other.at(B).try_charge(Bytes(2)),
         );
         assert!(is_full(&this) != is_full(&other));
         finish(&root, this.into_iter().chain(other));
@@ -119,13 +119,13 @@ fn one_of_take_and_steal_gets_the_token() {
 fn parked_pages_are_found() {
     model(|| {
         let root = root(1);
-        let bytes = root.try_charge_on(A, ONE).unwrap().disown();
+        let bytes = root.at(A).try_charge(ONE).unwrap().disown();
         let other = root.clone();
         let ((), other) = beside(
-            || root.uncharge_on(A, bytes),
-            move || other.try_charge_on(B, ONE),
+            || root.at(A).uncharge(bytes),
+            move || other.at(B).try_charge(ONE),
         );
-        let next = root.try_charge_on(B, ONE);
+        let next = root.at(B).try_charge(ONE);
         assert!(is_full(&other) != is_full(&next));
         finish(&root, other.into_iter().chain(next));
     });
@@ -139,14 +139,14 @@ fn parked_pages_are_found() {
 fn pages_that_move_are_not_missed() {
     model(|| {
         let root = root(2);
-        let held = root.try_charge_on(C, Bytes(2)).unwrap().disown();
-        root.uncharge_on(B, ONE);
+        let held = root.at(C).try_charge(Bytes(2)).unwrap().disown();
+        root.at(B).uncharge(ONE);
         let other = root.clone();
         let (this, taken) = beside(
-            || root.try_charge_on(C, ONE),
+            || root.at(C).try_charge(ONE),
             move || {
-                other.uncharge_on(A, held - ONE);
-                other.try_charge_on(B, ONE)
+                other.at(A).uncharge(held - ONE);
+                other.at(B).try_charge(ONE)
             },
         );
         assert!(!is_full(&this) && !is_full(&taken));
@@ -159,15 +159,15 @@ fn pages_that_move_are_not_missed() {
 fn spilled_pages_are_found() {
     model(|| {
         let root = root(4);
-        let guard = root.try_charge_on(B, Bytes(4)).unwrap();
+        let guard = root.at(B).try_charge(Bytes(4)).unwrap();
         let other = root.clone();
         let ((), other) = beside(
             || {
-                root.uncharge_on(A, guard.disown());
+                root.at(A).uncharge(guard.disown());
             },
-            move || other.try_charge_on(B, Bytes(4)),
+            move || other.at(B).try_charge(Bytes(4)),
         );
-        let next = root.try_charge_on(B, Bytes(4));
+        let next = root.at(B).try_charge(Bytes(4));
         assert!(is_full(&other) != is_full(&next));
         finish(&root, other.into_iter().chain(next));
     });
@@ -182,7 +182,7 @@ fn lowering_the_maximum_never_misses_a_charge() {
         let other = root.clone();
         let (lowered, charged) = beside(
             || root.set_max(ONE),
-            move || other.try_charge_on(B, Bytes(2)),
+            move || other.at(B).try_charge(Bytes(2)),
         );
         if is_full(&charged) {
             assert_eq!(lowered, Ok(()));
@@ -204,7 +204,7 @@ fn lowering_the_maximum_takes_tokens_away() {
         let other = root.clone();
         let (lowered, charged) = beside(
             || root.set_max(Bytes::ZERO),
-            move || other.try_charge_on(A, ONE),
+            move || other.at(A).try_charge(ONE),
         );
         assert_eq!(is_full(&charged), lowered.is_ok());
         assert_eq!(root.usage().high, root.usage_precise(), "tokens were left");
@@ -224,10 +224,10 @@ fn an_undone_reservation_refuses_nobody() {
         enlist(&child);
         let (other, tree) = (child.clone(), root.tree());
         let (this, (above, below)) = beside(
-            || child.try_charge_on(A, Bytes(2)),
+            || child.at(A).try_charge(Bytes(2)),
             move || {
-                let above = tree.root().try_charge_on(B, Bytes(2));
-                (above, other.try_charge_on(B, ONE))
+                let above = tree.root().at(B).try_charge(Bytes(2));
+                (above, other.at(B).try_charge(ONE))
             },
         );
         assert!(is_full(&this) != is_full(&above));
@@ -246,7 +246,7 @@ fn removal_leaves_no_token_behind() {
         let other = child.clone();
         let (removed, charged) = beside(
             || root.tree().remove(&child),
-            move || other.try_charge_on(A, ONE),
+            move || other.at(A).try_charge(ONE),
         );
         assert_eq!(removed, Ok(()));
         match &charged {
@@ -280,16 +280,16 @@ fn deciding_alone_counts_no_undone_reservation() {
         let child = root.child("child", Limits::max(Bytes(2))).unwrap();
         let (other, tree) = (child.clone(), root.tree());
         let (this, (above, is_refused)) = beside(
-            || child.try_charge_on(A, Bytes(2)),
+            || child.at(A).try_charge(Bytes(2)),
             move || {
-                let above = tree.root().try_charge_on(B, Bytes(2));
+                let above = tree.root().at(B).try_charge(Bytes(2));
                 (above, is_refused_alone(&other, 1))
             },
         );
         assert!(is_full(&this) != is_full(&above));
         assert_eq!(is_full(&above), is_refused);
         if !is_refused {
-            child.uncharge_on(B, ONE);
+            child.at(B).uncharge(ONE);
         }
         finish(&root, this.into_iter().chain(above));
     });
@@ -308,7 +308,7 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
                 root.tree().remove(&old).unwrap();
                 root.child("new", Limits::default()).unwrap()
             },
-            move || other.try_charge_on(A, ONE),
+            move || other.at(A).try_charge(ONE),
         );
         assert_eq!(new.usage().high, Bytes::ZERO);
         match charged {
@@ -341,17 +341,17 @@ fn deciding_alone_closes_the_tree() {
         let other = child.clone();
         let ((above, is_refused), all) = beside(
             || {
-                if let Ok(two) = child.try_charge_on(C, Bytes(2)) {
-                    child.uncharge_on(C, two.disown());
+                if let Ok(two) = child.at(C).try_charge(Bytes(2)) {
+                    child.at(C).uncharge(two.disown());
                 }
-                let above = root.try_charge_on(B, Bytes(2));
+                let above = root.at(B).try_charge(Bytes(2));
                 (above, is_refused_alone(&child, 2))
             },
-            move || other.try_charge_on(A, Bytes(3)),
+            move || other.at(A).try_charge(Bytes(3)),
         );
         assert_eq!(is_refused, !is_full(&all));
         if !is_refused {
-            child.uncharge_on(B, Bytes(2));
+            child.at(B).uncharge(Bytes(2));
         }
         finish(&root, above.into_iter().chain(all));
     });
@@ -365,8 +365,8 @@ fn debt_is_exact_beside_a_charge() {
         let root = root(2);
         let other = root.clone();
         let (forced, charged) = beside(
-            || root.force_charge_on(B, Bytes(2)),
-            move || other.try_charge_on(A, ONE),
+            || root.at(B).force_charge(Bytes(2)),
+            move || other.at(A).try_charge(ONE),
         );
         let used = forced.bytes() + charged.as_ref().map_or(Bytes::ZERO, NodeCharge::bytes);
         assert_eq!(root.debt(), used - Bytes(2));
@@ -380,11 +380,11 @@ fn debt_is_exact_beside_a_charge() {
 fn debt_leaves_no_token_beside_an_uncharge() {
     bounded(Some(3), || {
         let root = root(1);
-        let bytes = root.try_charge_on(A, ONE).unwrap().disown();
+        let bytes = root.at(A).try_charge(ONE).unwrap().disown();
         let other = root.clone();
         let (forced, ()) = beside(
-            || root.force_charge_on(B, Bytes(2)),
-            move || other.uncharge_on(A, bytes),
+            || root.at(B).force_charge(Bytes(2)),
+            move || other.at(A).uncharge(bytes),
         );
         assert_eq!(root.debt(), ONE);
         assert_eq!(root.escrowed(), Bytes::ZERO);
@@ -400,8 +400,8 @@ fn two_forced_charges_add_up() {
         let child = root.child("child", Limits::max(ONE)).unwrap();
         let other = root.clone();
         let (below, above) = beside(
-            || child.force_charge_on(A, ONE),
-            move || other.force_charge_on(B, ONE),
+            || child.at(A).force_charge(ONE),
+            move || other.at(B).force_charge(ONE),
         );
         assert_eq!((root.debt(), child.debt()), (ONE, Bytes::ZERO));
         assert_eq!(root.events().debt, 1);
@@ -415,13 +415,13 @@ fn two_forced_charges_add_up() {
 fn debt_leaves_no_token_beside_its_payment() {
     bounded(Some(3), || {
         let root = root(1);
-        root.force_charge_on(A, Bytes(3)).disown();
+        root.at(A).force_charge(Bytes(3)).disown();
         let other = root.clone();
         let (forced, ()) = beside(
-            || root.force_charge_on(B, Bytes(2)),
+            || root.at(B).force_charge(Bytes(2)),
             move || {
-                other.uncharge_on(A, Bytes(2));
-                other.uncharge_on(A, ONE);
+                other.at(A).uncharge(Bytes(2));
+                other.at(A).uncharge(ONE);
             },
         );
         assert_eq!((root.debt(), root.usage_precise()), (ONE, Bytes(2)));
@@ -435,12 +435,12 @@ fn debt_leaves_no_token_beside_its_payment() {
 fn a_debt_above_grows_beside_charges_below() {
     bounded(Some(3), || {
         let root = root(1);
-        let debt = root.force_charge_on(A, Bytes(2));
+        let debt = root.at(A).force_charge(Bytes(2));
         let child = root.child("child", Limits::max(ONE)).unwrap();
         let other = child.clone();
         let (one, two) = beside(
-            || child.force_charge_on(A, ONE),
-            move || other.force_charge_on(B, ONE),
+            || child.at(A).force_charge(ONE),
+            move || other.at(B).force_charge(ONE),
         );
         assert_eq!((root.debt(), child.debt()), (Bytes(3), ONE));
         assert_eq!(
@@ -459,7 +459,7 @@ fn debt_follows_a_maximum_that_changes() {
         let root = root(1);
         let other = root.clone();
         let (forced, ()) = beside(
-            || root.force_charge_on(B, Bytes(3)),
+            || root.at(B).force_charge(Bytes(3)),
             move || {
                 let _ = other.set_max(Bytes(2));
             },
@@ -474,7 +474,7 @@ fn full_pair(max: u64, each: u64) -> (GroupNode, [GroupNode; 2], [NodeCharge; 2]
     let root = GroupTree::new(2).root();
     root.set_max(Bytes(max)).unwrap();
     let groups = ["a", "b"].map(|name| root.child(name, Limits::default()).unwrap());
-    let charge = |group: &GroupNode| group.try_charge_on(A, Bytes(each)).unwrap();
+    let charge = |group: &GroupNode| group.at(A).try_charge(Bytes(each)).unwrap();
     let held = [charge(&groups[0]), charge(&groups[1])];
     (root, groups, held)
 }
@@ -486,8 +486,8 @@ fn transfers_cross_inside_a_full_group() {
         let (root, [a, b], [mut one, mut two]) = full_pair(2, 1);
         let to = b.clone();
         let (moved, other) = beside(
-            || one.transfer_on(A, &to, ONE).unwrap(),
-            move || two.transfer_on(B, &a, ONE).unwrap(),
+            || one.at(A).transfer(&to, ONE).unwrap(),
+            move || two.at(B).transfer(&a, ONE).unwrap(),
         );
         assert_eq!(root.usage_precise(), Bytes(2));
         assert_eq!(b.usage_precise(), ONE);
@@ -504,8 +504,8 @@ fn one_of_transfer_and_charge_gets_the_last_page() {
         b.set_max(Bytes(2)).unwrap();
         let to = b.clone();
         let (moved, charged) = beside(
-            || one.transfer_on(A, &to, ONE),
-            move || b.try_charge_on(B, ONE),
+            || one.at(A).transfer(&to, ONE),
+            move || b.at(B).try_charge(ONE),
         );
         assert!(is_full(&moved) != is_full(&charged));
         let left = if is_full(&moved) { ONE } else { Bytes::ZERO };
@@ -523,7 +523,7 @@ fn transfers_survive_the_removal_of_both_ends() {
         drop(two);
         let (to, tree, from) = (b.clone(), root.tree(), a.clone());
         let (moved, new) = beside(
-            || one.transfer_on(A, &to, ONE),
+            || one.at(A).transfer(&to, ONE),
             move || {
                 tree.remove(&from).unwrap();
                 tree.remove(&b).unwrap();
@@ -552,7 +552,7 @@ fn a_refusal_is_never_told_of_a_later_group() {
         let old = root.child("old", full()).unwrap();
         let (other, tree) = (old.clone(), root.tree());
         let (refused, new) = beside(
-            || old.try_charge_on(A, ONE).map(drop),
+            || old.at(A).try_charge(ONE).map(drop),
             move || {
                 tree.remove(&other).unwrap();
                 tree.root().child("new", full()).unwrap()

@@ -11,7 +11,7 @@ use crate::sync::block_on;
 use crate::units::Bytes;
 
 fn wait(group: &GroupNode, bytes: u64) -> NodeCharge {
-    group.charge_wait_on(B, Bytes(bytes)).wait().unwrap()
+    group.at(B).charge_wait(Bytes(bytes)).wait().unwrap()
 }
 
 // Goal: bytes that an uncharge would park wake the waiter, whether the uncharge parks before the
@@ -20,9 +20,9 @@ fn wait(group: &GroupNode, bytes: u64) -> NodeCharge {
 fn an_uncharge_wakes_who_waits() {
     bounded(Some(3), || {
         let root = root(1);
-        let bytes = root.try_charge_on(A, ONE).unwrap().disown();
+        let bytes = root.at(A).try_charge(ONE).unwrap().disown();
         let other = root.clone();
-        let (waited, ()) = beside(|| wait(&root, 1), move || other.uncharge_on(A, bytes));
+        let (waited, ()) = beside(|| wait(&root, 1), move || other.at(A).uncharge(bytes));
         assert_eq!((root.usage_precise(), root.nr_waiting()), (ONE, 0));
         finish(&root, [waited]);
     });
@@ -33,9 +33,9 @@ fn an_uncharge_wakes_who_waits() {
 fn a_spill_wakes_who_waits() {
     bounded(Some(3), || {
         let root = root(4);
-        let bytes = root.try_charge_on(A, Bytes(4)).unwrap().disown();
+        let bytes = root.at(A).try_charge(Bytes(4)).unwrap().disown();
         let other = root.clone();
-        let (waited, ()) = beside(|| wait(&root, 4), move || other.uncharge_on(A, bytes));
+        let (waited, ()) = beside(|| wait(&root, 4), move || other.at(A).uncharge(bytes));
         finish(&root, [waited]);
     });
 }
@@ -45,7 +45,7 @@ fn a_spill_wakes_who_waits() {
 fn one_who_is_served_lets_the_next_go_on() {
     bounded(Some(2), || {
         let root = root(2);
-        let held = root.try_charge_on(A, Bytes(2)).unwrap();
+        let held = root.at(A).try_charge(Bytes(2)).unwrap();
         let other = root.clone();
         let (one, two) = beside(
             || {
@@ -66,11 +66,11 @@ fn one_who_is_served_lets_the_next_go_on() {
 fn one_who_gives_up_lets_the_next_go_on() {
     bounded(Some(3), || {
         let root = root(2);
-        let mut held = root.try_charge_on(A, Bytes(2)).unwrap();
-        let mut first = root.charge_wait_on(A, Bytes(2));
+        let mut held = root.at(A).try_charge(Bytes(2)).unwrap();
+        let mut first = root.at(A).charge_wait(Bytes(2));
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut first).poll(&mut context).is_pending());
-        held.shrink_on(A, ONE);
+        held.at(A).shrink(ONE);
         let other = root.clone();
         let ((), waited) = beside(|| drop(first), move || wait(&other, 1));
         finish(&root, [held, waited]);
@@ -86,10 +86,10 @@ fn an_undone_reservation_keeps_nobody_asleep() {
         let root = GroupTree::new(2).root();
         root.set_max(Bytes(3)).unwrap();
         let child = root.child("child", Limits::max(Bytes(2))).unwrap();
-        let above = root.try_charge_on(B, Bytes(2)).unwrap();
+        let above = root.at(B).try_charge(Bytes(2)).unwrap();
         let other = child.clone();
         let (failed, waited) = beside(
-            || child.try_charge_on(A, Bytes(2)).map(drop),
+            || child.at(A).try_charge(Bytes(2)).map(drop),
             move || wait(&other, 1),
         );
         assert!(matches!(
@@ -105,7 +105,7 @@ fn an_undone_reservation_keeps_nobody_asleep() {
 fn a_raised_maximum_wakes_who_waits() {
     bounded(Some(3), || {
         let root = root(2);
-        let held = root.try_charge_on(A, ONE).unwrap();
+        let held = root.at(A).try_charge(ONE).unwrap();
         let other = root.clone();
         let (waited, raised) = beside(|| wait(&root, 2), move || other.set_max(Bytes(3)));
         assert_eq!((raised, root.usage_precise()), (Ok(()), Bytes(3)));
@@ -118,10 +118,10 @@ fn a_raised_maximum_wakes_who_waits() {
 fn a_lowered_maximum_tells_who_waits() {
     bounded(Some(3), || {
         let root = root(2);
-        let held = root.try_charge_on(A, ONE).unwrap();
+        let held = root.at(A).try_charge(ONE).unwrap();
         let other = root.clone();
         let (waited, lowered) = beside(
-            || root.charge_wait_on(B, Bytes(2)).wait(),
+            || root.at(B).charge_wait(Bytes(2)).wait(),
             move || other.set_max(ONE),
         );
         assert!(matches!(waited, Err(ChargeError::OverMax { .. })));
@@ -136,10 +136,10 @@ fn a_removal_calls_who_waits() {
     bounded(Some(3), || {
         let root = root(4);
         let child = root.child("child", Limits::max(ONE)).unwrap();
-        let held = child.try_charge_on(A, ONE).unwrap();
+        let held = child.at(A).try_charge(ONE).unwrap();
         let (other, tree) = (child.clone(), root.tree());
         let (waited, new) = beside(
-            || other.charge_wait_on(B, ONE).wait(),
+            || other.at(B).charge_wait(ONE).wait(),
             move || {
                 tree.remove(&child).unwrap();
                 drop(held);
@@ -147,7 +147,7 @@ fn a_removal_calls_who_waits() {
             },
         );
         assert!(matches!(waited, Err(ChargeError::Removed { .. })));
-        let charge = new.try_charge_on(B, ONE).unwrap();
+        let charge = new.at(B).try_charge(ONE).unwrap();
         finish(&root, [charge]);
     });
 }
@@ -155,7 +155,7 @@ fn a_removal_calls_who_waits() {
 /// Waits in the queue as a charge does that has told a group to stop, until it is served or
 /// `is_due` returns that the caller must act; returns the charge if it was served.
 fn watch(group: &GroupNode, bytes: u64, is_due: impl Fn(bool) -> bool) -> Option<NodeCharge> {
-    let mut wait = group.charge_wait_on(B, Bytes(bytes)).watching();
+    let mut wait = group.at(B).charge_wait(Bytes(bytes)).watching();
     let turn = poll_fn(|context| match Pin::new(&mut wait).poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome.unwrap())),
         // Checked after the waker was left in the queue: a later release calls it.
@@ -172,7 +172,7 @@ fn watch(group: &GroupNode, bytes: u64, is_due: impl Fn(bool) -> bool) -> Option
 fn a_release_that_is_not_enough_calls_a_waiter_that_watches() {
     bounded(Some(3), || {
         let root = root(3);
-        let mut others = root.try_charge_on(A, Bytes(3)).unwrap();
+        let mut others = root.at(A).try_charge(Bytes(3)).unwrap();
         let told = others.split(ONE);
         let other = root.clone();
         let (served, ()) = beside(
@@ -194,8 +194,8 @@ fn a_release_that_is_not_enough_calls_a_waiter_that_watches() {
 fn one_that_becomes_the_first_is_called_if_it_watches() {
     bounded(Some(3), || {
         let root = root(2);
-        let held = root.try_charge_on(A, Bytes(2)).unwrap();
-        let mut first = root.charge_wait_on(A, Bytes(2));
+        let held = root.at(A).try_charge(Bytes(2)).unwrap();
+        let mut first = root.at(A).charge_wait(Bytes(2));
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut first).poll(&mut context).is_pending());
         let other = root.clone();
@@ -214,16 +214,16 @@ fn one_that_becomes_the_first_is_called_if_it_watches() {
 fn debt_leaves_no_token_beside_one_who_gives_up() {
     bounded(Some(3), || {
         let root = root(2);
-        let held = root.try_charge_on(A, Bytes(2)).unwrap();
-        let mut waits = root.charge_wait_on(A, ONE);
+        let held = root.at(A).try_charge(Bytes(2)).unwrap();
+        let mut waits = root.at(A).charge_wait(ONE);
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut waits).poll(&mut context).is_pending());
         let (forced, held) = beside(
-            || root.force_charge_on(B, Bytes(2)),
+            || root.at(B).force_charge(Bytes(2)),
             move || {
                 let mut held = held;
                 drop(waits);
-                held.shrink_on(A, ONE);
+                held.at(A).shrink(ONE);
                 held
             },
         );

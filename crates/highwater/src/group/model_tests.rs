@@ -147,7 +147,7 @@ impl Model {
         let node = self.members[to].node.clone();
         let before = guard.bytes();
         let outcome = match cpu {
-            Some(cpu) => guard.transfer_on(cpu, &node, Bytes(bytes)),
+            Some(cpu) => guard.at(cpu).transfer(&node, Bytes(bytes)),
             None => guard.transfer(&node, Bytes(bytes)),
         };
         let summary = outcome.as_ref().map(drop).map_err(ChargeError::clone);
@@ -288,7 +288,7 @@ impl Model {
     fn charge(&mut self) {
         let (at, bytes, cpu) = (self.any(), self.bytes(), self.cpu());
         let outcome = match cpu {
-            Some(cpu) => self.members[at].node.try_charge_on(cpu, Bytes(bytes)),
+            Some(cpu) => self.members[at].node.at(cpu).try_charge(Bytes(bytes)),
             None => self.members[at].node.try_charge(Bytes(bytes)),
         };
         let summary = outcome.as_ref().map(drop).map_err(ChargeError::clone);
@@ -300,7 +300,7 @@ impl Model {
     fn force(&mut self) {
         let (at, bytes, cpu) = (self.any(), self.bytes(), self.cpu());
         let charge = match cpu {
-            Some(cpu) => self.members[at].node.force_charge_on(cpu, Bytes(bytes)),
+            Some(cpu) => self.members[at].node.at(cpu).force_charge(Bytes(bytes)),
             None => self.members[at].node.force_charge(Bytes(bytes)),
         };
         let heir = self.heir(at);
@@ -342,7 +342,7 @@ impl Model {
             6 => {
                 let bytes = self.bytes();
                 let outcome = match cpu {
-                    Some(cpu) => guard.force_grow_on(cpu, Bytes(bytes)),
+                    Some(cpu) => guard.at(cpu).force_grow(Bytes(bytes)),
                     None => guard.force_grow(Bytes(bytes)),
                 };
                 assert_eq!(outcome.is_err(), self.members[at].is_removed);
@@ -354,7 +354,7 @@ impl Model {
                 let bytes = self.bytes();
                 let before = guard.bytes();
                 let outcome = match cpu {
-                    Some(cpu) => guard.try_grow_on(cpu, Bytes(bytes)),
+                    Some(cpu) => guard.at(cpu).try_grow(Bytes(bytes)),
                     None => guard.try_grow(Bytes(bytes)),
                 };
                 let grown = if outcome.is_ok() { bytes } else { 0 };
@@ -364,7 +364,7 @@ impl Model {
             1 => {
                 let bytes = self.rng.u64(..=guard.bytes().0);
                 match cpu {
-                    Some(cpu) => guard.shrink_on(cpu, Bytes(bytes)),
+                    Some(cpu) => guard.at(cpu).shrink(Bytes(bytes)),
                     None => guard.shrink(Bytes(bytes)),
                 };
                 self.subtract(at, bytes);
@@ -412,7 +412,7 @@ impl Model {
             }
             _ => {
                 match cpu {
-                    Some(cpu) => node.uncharge_on(cpu, Bytes(bytes)),
+                    Some(cpu) => node.at(cpu).uncharge(Bytes(bytes)),
                     None => node.uncharge(Bytes(bytes)),
                 };
                 self.subtract(at, bytes);

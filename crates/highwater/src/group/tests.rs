@@ -22,9 +22,9 @@ fn the_deepest_group_charges_every_ancestor() {
         DEPTH_MAX as usize
     );
     chain[7].set_max(Bytes(100)).unwrap();
-    let charge = deepest.try_charge_on(CpuId(1), Bytes(100)).unwrap();
+    let charge = deepest.at(CpuId(1)).try_charge(Bytes(100)).unwrap();
     assert!(chain.iter().all(|node| node.usage_precise() == Bytes(100)));
-    let refused = deepest.try_charge_on(CpuId(0), Bytes(1)).unwrap_err();
+    let refused = deepest.at(CpuId(0)).try_charge(Bytes(1)).unwrap_err();
     let expected = ChargeError::OverMax {
         group: chain[7].path(),
         requested: Bytes(1),

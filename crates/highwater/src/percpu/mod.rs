@@ -57,6 +57,7 @@ mod home;
 mod loom;
 #[cfg(loom)]
 mod model;
+mod on_cpu;
 mod published;
 mod refs;
 mod regime;
@@ -94,6 +95,7 @@ pub(crate) use blocks::Blocks;
 pub use cells::{Added, Cells};
 pub(crate) use gated::{Gated, Gates, Open, Raised};
 pub use home::Home;
+pub use on_cpu::OnCpu;
 pub(crate) use published::Published;
 pub(crate) use refs::{PercpuOwner, PercpuRef, PercpuView};
 pub use regime::{ChosenRegime, Regime, RegimeReason};

@@ -24,7 +24,7 @@ fn tree_with(usages: &[u64]) -> (GroupTree, Vec<GroupNode>, Vec<NodeCharge>) {
             .child(&format!("g{at}"), Limits::default())
             .expect("a name");
         let cpu = CpuId::from_index(at % 8);
-        charges.push(group.try_charge_on(cpu, Bytes(pages)).expect("no limit"));
+        charges.push(group.at(cpu).try_charge(Bytes(pages)).expect("no limit"));
         groups.push(group);
     }
     (tree, groups, charges)

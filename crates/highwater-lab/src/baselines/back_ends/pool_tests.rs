@@ -34,11 +34,11 @@ fn a_pool_that_shrinks_and_grows_loses_no_frame() {
                 0 => out += pool.inflate(pages, Leaving::Reserve),
                 1 => out -= pool.deflate(pages),
                 2 => _ = pool.trim(),
-                3 | 4 => _ = pool.alloc_bulk_on(cpu, count, RESERVE, &mut held),
+                3 | 4 => _ = pool.at(cpu).alloc_bulk(count, RESERVE, &mut held),
                 _ => {
                     rng.shuffle(&mut held);
                     let mut some = held.split_off(held.len() - count.min(held.len()));
-                    pool.free_bulk_on(cpu, &mut some);
+                    pool.at(cpu).free_bulk(&mut some);
                 }
             }
             let counts = pool.counts();
@@ -52,7 +52,7 @@ fn a_pool_that_shrinks_and_grows_loses_no_frame() {
                 pool.check_invariants();
             }
         }
-        pool.free_bulk_on(CpuId(0), &mut held);
+        pool.at(CpuId(0)).free_bulk(&mut held);
         assert_eq!(pool.deflate(Pages::MAX), out);
         pool.drain_all();
         assert_eq!(pool.counts().free, Pages(5000), "{kind}");
@@ -71,12 +71,14 @@ fn used_frames_go_out_before_fresh_ones() {
         let mut held = Vec::new();
         for round in 0..7 {
             let [out, back] = [round, round + 1].map(|cpu| CpuId(cpu % 4));
-            let taken = pool.alloc_bulk_on(out, IN_USE, AllocFlags::new(), &mut held);
+            let taken = pool
+                .at(out)
+                .alloc_bulk(IN_USE, AllocFlags::new(), &mut held);
             assert_eq!(taken, IN_USE, "{kind}");
             held.iter()
                 .for_each(|frame| touched[frame.pfn().index()] = true);
             rng.shuffle(&mut held);
-            pool.free_bulk_on(back, &mut held);
+            pool.at(back).free_bulk(&mut held);
         }
         let touched = touched.into_iter().filter(|&is_touched| is_touched).count();
         assert!(touched <= IN_USE * 11 / 10, "{kind}: {touched}");

@@ -70,7 +70,7 @@ pub fn groups_of(
 impl Flushing for LibraryStatistics {
     #[inline]
     fn add(&self, group: usize, cpu: CpuId, item: Item, delta: i64) {
-        self.groups[group].add_stat_on(cpu, item.stat(), delta);
+        self.groups[group].at(cpu).add_stat(item.stat(), delta);
     }
 
     fn read(&self, group: usize, now: Duration) -> StatsRead {

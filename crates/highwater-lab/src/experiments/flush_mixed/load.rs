@@ -277,7 +277,9 @@ impl<'a> Load<'a> {
 
     /// Frees pages of a leaf, as reclaim does, without the flush.
     fn give_back(&self, thread: usize, leaf: usize, cpu: CpuId, pages: u64) {
-        self.groups[Self::leaf(leaf)].uncharge_on(cpu, Pages(pages).bytes());
+        self.groups[Self::leaf(leaf)]
+            .at(cpu)
+            .uncharge(Pages(pages).bytes());
         let pages = pages.cast_signed();
         self.count_each(thread, leaf, cpu, Item::Anon, -pages);
         self.count(thread, leaf, cpu, Item::Pgscan, pages);
@@ -329,7 +331,7 @@ impl Thread {
         let pages = self.random.u64(1..=PAGES_MAX);
         let group = &load.groups[Load::leaf(leaf)];
         for _ in 0..ATTEMPTS {
-            match group.try_charge_on(cpu, Pages(pages).bytes()) {
+            match group.at(cpu).try_charge(Pages(pages).bytes()) {
                 Ok(charge) => {
                     self.held[leaf] += charge.disown().pages_ceil().0;
                     load.count_each(self.number, leaf, cpu, Item::Anon, pages.cast_signed());

@@ -104,11 +104,13 @@ pub(super) fn stand_by(pool: &FramePool, cpu: CpuId, phase: &Phase, seed: u64) -
         let mut real = Duration::ZERO;
         let (taken, service) = clock.time(|| {
             let begun = Instant::now();
-            let taken = pool.alloc_bulk_on(cpu, TAKEN, AllocFlags::new(), &mut frames);
+            let taken = pool
+                .at(cpu)
+                .alloc_bulk(TAKEN, AllocFlags::new(), &mut frames);
             real = begun.elapsed();
             taken
         });
-        pool.free_bulk_on(cpu, &mut frames);
+        pool.at(cpu).free_bulk(&mut frames);
         pool.drain(cpu);
         // A refill counts also if it outlasts the last exit: leaving it out would leave out the
         // longest ones.

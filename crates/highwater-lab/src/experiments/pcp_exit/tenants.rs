@@ -127,7 +127,8 @@ impl Tenant {
                 let pages = CHARGED.min(self.order.len() - at);
                 let charge = self
                     .group
-                    .try_charge_on(self.cpu, Pages(pages as u64).bytes());
+                    .at(self.cpu)
+                    .try_charge(Pages(pages as u64).bytes());
                 let charged = charge.expect("groups without a maximum").disown();
                 debug_assert_eq!(charged, Pages(pages as u64).bytes());
             }
@@ -145,7 +146,7 @@ impl Tenant {
 
     fn alloc(&mut self, machine: &Machine<'_>) -> Frame {
         loop {
-            match machine.pool.alloc_on(self.cpu, AllocFlags::new()) {
+            match machine.pool.at(self.cpu).alloc(AllocFlags::new()) {
                 Ok(frame) => return frame,
                 Err(refused) => {
                     // Draining returns the frames in other CPUs' lists; all lists together hold
@@ -176,10 +177,10 @@ impl Tenant {
                 self.gathered.push(frame);
             }
             let pages = self.gathered.len() as u64;
-            self.group.uncharge_on(self.cpu, Pages(pages).bytes());
+            self.group.at(self.cpu).uncharge(Pages(pages).bytes());
             freed += pages;
             for frame in self.gathered.drain(..) {
-                machine.pool.free_on(self.cpu, frame);
+                machine.pool.at(self.cpu).free(frame);
             }
         }
         freed

@@ -129,12 +129,12 @@ impl Lane {
     fn fill_and_empty(&self, order: &[usize]) -> LockTimes {
         let mut table: Vec<Option<Frame>> = order.iter().map(|_| None).collect();
         for &slot in order {
-            let frame = self.pool.alloc_on(CpuId(0), AllocFlags::new());
+            let frame = self.pool.at(CpuId(0)).alloc(AllocFlags::new());
             table[slot] = Some(frame.expect("a pool four times as large"));
         }
         let full = self.pool.zone_times();
         for frame in table.into_iter().flatten() {
-            self.pool.free_on(CpuId(0), frame);
+            self.pool.at(CpuId(0)).free(frame);
         }
         full
     }

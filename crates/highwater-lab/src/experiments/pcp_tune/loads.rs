@@ -118,12 +118,13 @@ impl<'a> Driven<'a> {
         self.allocs += 1;
         let frame = self
             .pool
-            .alloc_on(CpuId::from_index(cpu), AllocFlags::new());
+            .at(CpuId::from_index(cpu))
+            .alloc(AllocFlags::new());
         frame.expect("a quarter of the pool is never used")
     }
 
     fn free(&self, cpu: usize, frame: Frame) {
-        self.pool.free_on(CpuId::from_index(cpu), frame);
+        self.pool.at(CpuId::from_index(cpu)).free(frame);
     }
 
     /// Runs `steps` steps of `load`. `most`: capacity of a list of the default policy.
@@ -188,7 +189,7 @@ impl<'a> Driven<'a> {
         }
         if load == Load::Jobs && self.cpus[cpu].root.is_none() {
             let cpu_id = CpuId::from_index(cpu);
-            let root = self.pool.alloc_block_on(cpu_id, ROOT, AllocFlags::new());
+            let root = self.pool.at(cpu_id).alloc_block(ROOT, AllocFlags::new());
             self.cpus[cpu].root = root.ok();
         }
         let (held, depth) = (self.cpus[cpu].held.len(), self.cpus[cpu].depth);
@@ -213,7 +214,7 @@ impl<'a> Driven<'a> {
 
     fn free_root(&mut self, cpu: usize) {
         if let Some(root) = self.cpus[cpu].root.take() {
-            self.pool.free_block_on(CpuId::from_index(cpu), root);
+            self.pool.at(CpuId::from_index(cpu)).free_block(root);
         }
     }
 

@@ -79,7 +79,7 @@ impl OurSpaces {
     }
 
     fn add_on(&self, cpu: CpuId, space: usize, member: Member, delta: i64) {
-        self.sets[space].add_on(cpu, member.index(), delta);
+        self.sets[space].at(cpu).add(member.index(), delta);
     }
 }
 

@@ -117,7 +117,7 @@ impl Errors {
         let sets = (0..NR_SAMPLES).map(|_| CounterSet::<1>::new(&layout));
         let sets: Vec<_> = sets.collect();
         Self::fill(seed, |cpu, sample, _, pages| {
-            sets[sample].add_on(cpu, 0, pages);
+            sets[sample].at(cpu).add(0, pages);
         });
         let error = |set: &CounterSet<1>| set.precise_sum(0) - set.approximate_sum(0).value;
         (sets.iter().map(error).collect(), sets[0].accuracy(0))

@@ -19,10 +19,10 @@ fn a_drain_moves_a_run_of_frees_in_either_way() {
         let pool = pool_of(300_000, config);
         let mut frames = Vec::new();
         assert_eq!(
-            pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames),
+            pool.at(CPU).alloc_bulk(20_000, ORDINARY, &mut frames),
             20_000
         );
-        pool.free_bulk_on(CPU, &mut frames);
+        pool.at(CPU).free_bulk(&mut frames);
         let events = pool.counters();
         let visits = || pool.zone_times().work.count();
         let (before, held) = (visits(), pool.counts().cached.0);
@@ -46,16 +46,16 @@ fn a_list_that_is_held_is_not_empty() {
     // request is served, one that may not wait is not.
     let pool = pool_of(100_000, PoolConfig::new(1));
     let mut frames = Vec::new();
-    pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
+    pool.at(CPU).alloc_bulk(usize::MAX, RESERVE, &mut frames);
     frames
         .drain(..100)
-        .for_each(|frame| pool.free_on(CPU, frame));
+        .for_each(|frame| pool.at(CPU).free(frame));
     assert_eq!((pool.nr_free(), list(&pool).count), (Pages::ZERO, 100));
     let held = pool.lists.lock(CPU);
-    assert!(pool.alloc_on(CPU, RESERVE.non_blocking()).is_err());
+    assert!(pool.at(CPU).alloc(RESERVE.non_blocking()).is_err());
     let before = pool.counters().fallbacks;
     thread::scope(|scope| {
-        let served = scope.spawn(|| pool.alloc_on(CPU, ORDINARY));
+        let served = scope.spawn(|| pool.at(CPU).alloc(ORDINARY));
         while pool.counters().fallbacks == before {
             thread::yield_now();
         }
@@ -63,7 +63,7 @@ fn a_list_that_is_held_is_not_empty() {
         let frame = served.join().expect("no panic");
         frames.push(frame.expect("the list has frames"));
     });
-    pool.free_bulk_on(CPU, &mut frames);
+    pool.at(CPU).free_bulk(&mut frames);
     assert_conserved(&pool);
 }
 
@@ -72,26 +72,26 @@ fn a_list_that_is_held_has_its_blocks() {
     // Goal and method: as above, with the one block that is left.
     let order = Order::new(2).expect("in range");
     let pool = pool_of(100_000, PoolConfig::new(1));
-    let block = pool.alloc_block_on(CPU, order, ORDINARY).expect("a block");
+    let block = pool.at(CPU).alloc_block(order, ORDINARY).expect("a block");
     let mut frames = Vec::new();
     pool.drain_all();
-    pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
-    pool.free_block_on(CPU, block);
+    pool.at(CPU).alloc_bulk(usize::MAX, RESERVE, &mut frames);
+    pool.at(CPU).free_block(block);
     assert_eq!((pool.nr_free(), list(&pool).count), (Pages::ZERO, 4));
     let held = pool.lists.lock(CPU);
     let may_not_wait = ORDINARY.non_blocking();
-    assert!(pool.alloc_block_on(CPU, order, may_not_wait).is_err());
+    assert!(pool.at(CPU).alloc_block(order, may_not_wait).is_err());
     let before = pool.counters().fallbacks;
     thread::scope(|scope| {
-        let served = scope.spawn(|| pool.alloc_block_on(CPU, order, ORDINARY));
+        let served = scope.spawn(|| pool.at(CPU).alloc_block(order, ORDINARY));
         while pool.counters().fallbacks == before {
             thread::yield_now();
         }
         drop(held);
         let block = served.join().expect("no panic");
-        pool.free_block_on(CPU, block.expect("the list has one"));
+        pool.at(CPU).free_block(block.expect("the list has one"));
     });
-    pool.free_bulk_on(CPU, &mut frames);
+    pool.at(CPU).free_bulk(&mut frames);
     assert_conserved(&pool);
 }
 
@@ -106,8 +106,8 @@ fn a_list_of_a_small_pool_with_many_cpus_grows() {
     let mut frames = Vec::new();
     let mut round = || {
         let before = pool.counters();
-        pool.alloc_bulk_on(CPU, 2, ORDINARY, &mut frames);
-        pool.free_bulk_on(CPU, &mut frames);
+        pool.at(CPU).alloc_bulk(2, ORDINARY, &mut frames);
+        pool.at(CPU).free_bulk(&mut frames);
         pool.counters().since(&before)
     };
     let last = (0..20).map(|_| round()).last().expect("rounds");
@@ -126,26 +126,26 @@ fn the_reserve_is_for_those_that_may_use_it() {
     // only the frames it hands out from then on, an ordinary one nothing.
     let pool = pool_of(100_000, PoolConfig::new(1));
     let mut frames = Vec::new();
-    let ordinary = pool.alloc_bulk_on(CPU, usize::MAX, ORDINARY, &mut frames);
+    let ordinary = pool.at(CPU).alloc_bulk(usize::MAX, ORDINARY, &mut frames);
     let min = pool.watermarks().min;
     assert_eq!((ordinary as u64, pool.nr_free()), (100_000 - min.0, min));
     let blocks: Vec<_> = (0..=1)
         .map(|order| {
             let order = Order::new(order).expect("in range");
-            let block = pool.alloc_block_on(CPU, order, RESERVE);
+            let block = pool.at(CPU).alloc_block(order, RESERVE);
             block.expect("the reserve has one")
         })
         .collect();
-    frames.push(pool.alloc_on(CPU, RESERVE).expect("the reserve has one"));
-    assert_eq!(pool.alloc_bulk_on(CPU, 10, RESERVE, &mut frames), 10);
+    frames.push(pool.at(CPU).alloc(RESERVE).expect("the reserve has one"));
+    assert_eq!(pool.at(CPU).alloc_bulk(10, RESERVE, &mut frames), 10);
     assert_eq!(pool.nr_free(), min - Pages(1 + 2 + 1 + 10));
     assert_eq!(pool.counts().cached, Pages::ZERO);
-    assert!(pool.alloc_on(CPU, ORDINARY).is_err());
-    let rest = pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
+    assert!(pool.at(CPU).alloc(ORDINARY).is_err());
+    let rest = pool.at(CPU).alloc_bulk(usize::MAX, RESERVE, &mut frames);
     assert_eq!((rest as u64, pool.nr_free()), (min.0 - 14, Pages::ZERO));
-    pool.free_bulk_on(CPU, &mut frames);
+    pool.at(CPU).free_bulk(&mut frames);
     for block in blocks {
-        pool.free_block_on(CPU, block);
+        pool.at(CPU).free_block(block);
     }
     assert_conserved(&pool);
 }
@@ -164,7 +164,7 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
         };
         let pool = pool_of(300_000, config);
         let (mut frames, mut others) = (Vec::new(), Vec::new());
-        pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames);
+        pool.at(CPU).alloc_bulk(20_000, ORDINARY, &mut frames);
         let large = || -> u64 {
             let work = pool.zone_times().work;
             let large = work.buckets().filter(|&(floor, _)| floor > 63);
@@ -172,15 +172,15 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
         };
         let (before, counters) = (large(), pool.counters());
         thread::scope(|scope| {
-            scope.spawn(|| pool.free_bulk_on(CPU, &mut frames));
+            scope.spawn(|| pool.at(CPU).free_bulk(&mut frames));
             for _ in 0..500 {
-                others.push(pool.alloc_on(CpuId(1), ORDINARY).expect("enough are free"));
+                others.push(pool.at(CpuId(1)).alloc(ORDINARY).expect("enough are free"));
             }
         });
         let (holds, refills) = (large() - before, pool.counters().since(&counters).refills);
         let is_behind = holds > refills;
         assert_eq!(is_behind, is_one_hold, "{holds}, {refills}");
-        pool.free_bulk_on(CpuId(1), &mut others);
+        pool.at(CpuId(1)).free_bulk(&mut others);
         assert_conserved(&pool);
     }
 }
@@ -197,12 +197,12 @@ fn a_refill_takes_frames_over_from_an_idle_list() {
     let pool = pool_of(1 << 16, PoolConfig::new(2));
     let take = |cpu: CpuId| {
         let mut frames = Vec::new();
-        let taken = pool.alloc_bulk_on(cpu, COUNT, ORDINARY, &mut frames);
+        let taken = pool.at(cpu).alloc_bulk(COUNT, ORDINARY, &mut frames);
         assert_eq!(taken, COUNT);
         frames
     };
     let mut first = take(CPU);
-    pool.free_bulk_on(CPU, &mut first);
+    pool.at(CPU).free_bulk(&mut first);
     let (held, before) = (list(&pool).count, pool.counters());
     assert!(held > 1024, "the list grew to {held}");
     let mut next = take(NEXT);
@@ -213,6 +213,6 @@ fn a_refill_takes_frames_over_from_an_idle_list() {
         "what CPU 0 lost was taken over"
     );
     assert!(seen.recalled > 0);
-    pool.free_bulk_on(NEXT, &mut next);
+    pool.at(NEXT).free_bulk(&mut next);
     assert_conserved(&pool);
 }

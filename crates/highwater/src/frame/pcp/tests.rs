@@ -80,12 +80,12 @@ struct Holder<'a> {
 impl Holder<'_> {
     fn take(&mut self, cpu: CpuId, order: Order, flags: AllocFlags) {
         if order != Order::ZERO {
-            let Ok(block) = self.pool.alloc_block_on(cpu, order, flags) else {
+            let Ok(block) = self.pool.at(cpu).alloc_block(order, flags) else {
                 return;
             };
             self.claim(block.pfn(), order);
             self.blocks.push(block);
-        } else if let Ok(frame) = self.pool.alloc_on(cpu, flags) {
+        } else if let Ok(frame) = self.pool.at(cpu).alloc(flags) {
             self.claim(frame.pfn(), order);
             self.frames.push(frame);
         }
@@ -107,13 +107,13 @@ impl Holder<'_> {
             for pfn in first..first + (1 << block.order().get()) {
                 self.held.remove(&Pfn(pfn));
             }
-            self.pool.free_block_on(cpu, block);
+            self.pool.at(cpu).free_block(block);
         } else if !self.frames.is_empty() {
             let frame = self.frames.swap_remove(random.usize(..self.frames.len()));
             self.held.remove(&frame.pfn());
             match random.u8(..8) {
                 0 => self.pool.free_non_blocking(frame),
-                _ => self.pool.free_on(cpu, frame),
+                _ => self.pool.at(cpu).free(frame),
             }
         }
     }
@@ -145,9 +145,10 @@ fn every_back_end_conserves_frames_under_every_policy() {
                 12..14 => {
                     let _disabled = pool.disable_lists();
                     assert_eq!(pool.counts().cached, Pages::ZERO, "item 8");
-                    pool.alloc_on(cpu, RESERVE)
+                    pool.at(cpu)
+                        .alloc(RESERVE)
                         .into_iter()
-                        .for_each(|frame| pool.free_on(cpu, frame));
+                        .for_each(|frame| pool.at(cpu).free(frame));
                     assert_eq!(pool.counts().cached, Pages::ZERO, "item 8");
                 }
                 14..16 => {
@@ -201,8 +202,8 @@ fn transfers_of_a_pool_are_bounded() {
         let pool = pool_of(300_000, config);
         let mut frames = Vec::new();
         for _ in 0..4 {
-            frames.extend((0..3000).map(|_| pool.alloc_on(CPU, ORDINARY).expect("frames")));
-            frames.drain(..).for_each(|frame| pool.free_on(CPU, frame));
+            frames.extend((0..3000).map(|_| pool.at(CPU).alloc(ORDINARY).expect("frames")));
+            frames.drain(..).for_each(|frame| pool.at(CPU).free(frame));
         }
         let times = pool.zone_times();
         let largest = times.work.buckets().last().map(|(floor, _)| floor);
@@ -223,10 +224,10 @@ fn lists_follow_depth_and_decay_when_it_is_gone() {
     let mut round = || {
         let before = pool.counters();
         assert_eq!(
-            pool.alloc_bulk_on(CPU, 10_000, ORDINARY, &mut frames),
+            pool.at(CPU).alloc_bulk(10_000, ORDINARY, &mut frames),
             10_000
         );
-        pool.free_bulk_on(CPU, &mut frames);
+        pool.at(CPU).free_bulk(&mut frames);
         pool.counters().since(&before)
     };
     assert!(round().refilled >= 10_000);
@@ -260,24 +261,24 @@ fn lists_keep_little_while_memory_is_short() {
     let pool = pool_of(100_000, PoolConfig::new(2));
     let mut frames = Vec::new();
     for _ in 0..6 {
-        pool.alloc_bulk_on(CPU, 5000, ORDINARY, &mut frames);
-        pool.free_bulk_on(CPU, &mut frames);
+        pool.at(CPU).alloc_bulk(5000, ORDINARY, &mut frames);
+        pool.at(CPU).free_bulk(&mut frames);
     }
     let high_min = list(&pool).high_min;
     assert!(list(&pool).high >= 2 * high_min, "{:?}", list(&pool));
-    pool.alloc_bulk_on(CPU, 1000, ORDINARY, &mut frames);
+    pool.at(CPU).alloc_bulk(1000, ORDINARY, &mut frames);
     let mut taken = Vec::new();
     for frame in frames.drain(..) {
-        while let Ok(frame) = pool.alloc_on(CpuId(1), RESERVE) {
+        while let Ok(frame) = pool.at(CpuId(1)).alloc(RESERVE) {
             taken.push(frame);
         }
         assert!(pool.zoneinfo().below_high);
-        pool.free_on(CPU, frame);
+        pool.at(CPU).free(frame);
     }
     let now = list(&pool);
     assert_eq!(now.high, high_min, "{now:?}");
     assert!(now.count < now.high_min, "{now:?}");
-    pool.free_bulk_on(CpuId(1), &mut taken);
+    pool.at(CpuId(1)).free_bulk(&mut taken);
     assert!(!pool.zoneinfo().below_high, "enough was freed");
     assert_conserved(&pool);
 }
@@ -288,8 +289,8 @@ fn knobs_turn_while_the_pool_runs() {
     // them small, large, and disabled.
     let pool = pool_of(300_000, PoolConfig::new(1));
     let mut frames = Vec::new();
-    pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames);
-    pool.free_bulk_on(CPU, &mut frames);
+    pool.at(CPU).alloc_bulk(20_000, ORDINARY, &mut frames);
+    pool.at(CPU).free_bulk(&mut frames);
     pool.set_tunables(tunables(0, -1));
     let small = list(&pool);
     assert_eq!(
@@ -326,10 +327,11 @@ fn a_free_that_may_not_wait_passes_by_who_holds_the_list() {
     // free or deferred; after normal frees nothing is deferred.
     let pool = pool_of(100_000, PoolConfig::new(1));
     let mut frames = Vec::new();
-    pool.alloc_bulk_on(CPU, 100, ORDINARY, &mut frames);
+    pool.at(CPU).alloc_bulk(100, ORDINARY, &mut frames);
     let held = pool.lists.lock(CPU);
     assert!(
-        pool.alloc_on(CPU, ORDINARY.non_blocking())
+        pool.at(CPU)
+            .alloc(ORDINARY.non_blocking())
             .is_ok_and(|frame| {
                 frames.push(frame);
                 true
@@ -341,7 +343,7 @@ fn a_free_that_may_not_wait_passes_by_who_holds_the_list() {
         .for_each(|frame| pool.free_non_blocking(frame));
     assert_eq!(pool.nr_free() + pool.counts().deferred, before + Pages(50));
     drop(held);
-    pool.free_bulk_on(CPU, &mut frames);
+    pool.at(CPU).free_bulk(&mut frames);
     pool.drain_all();
     assert_eq!(pool.counts().deferred, Pages::ZERO);
     assert_conserved(&pool);
@@ -362,23 +364,23 @@ fn frames_are_zeroed_when_the_policy_says_so() {
                 ..PoolConfig::new(1)
             },
         );
-        let mut frame = pool.alloc_on(CPU, flags).expect("frames");
+        let mut frame = pool.at(CPU).alloc(flags).expect("frames");
         pool.memory().bytes_mut(&mut frame)[17] = 1;
-        pool.free_on(CPU, frame);
-        let frame = pool.alloc_on(CPU, flags).expect("frames");
+        pool.at(CPU).free(frame);
+        let frame = pool.at(CPU).alloc(flags).expect("frames");
         assert_eq!(pool.memory().bytes(&frame)[17] == 0, is_zero, "{zeroing}");
-        pool.free_on(CPU, frame);
+        pool.at(CPU).free(frame);
         let order = Order::new(2).expect("in range");
-        let mut block = pool.alloc_block_on(CPU, order, flags).expect("blocks");
+        let mut block = pool.at(CPU).alloc_block(order, flags).expect("blocks");
         pool.memory().block_bytes_mut(&mut block)[5000] = 1;
-        pool.free_block_on(CPU, block);
-        let block = pool.alloc_block_on(CPU, order, flags).expect("blocks");
+        pool.at(CPU).free_block(block);
+        let block = pool.at(CPU).alloc_block(order, flags).expect("blocks");
         assert_eq!(
             pool.memory().block_bytes(&block)[5000] == 0,
             is_zero,
             "{zeroing}"
         );
-        pool.free_block_on(CPU, block);
+        pool.at(CPU).free_block(block);
     }
 }
 
@@ -386,9 +388,9 @@ fn frames_are_zeroed_when_the_policy_says_so() {
 fn a_refusal_says_why() {
     let pool = pool_of(1024, PoolConfig::new(1));
     let mut frames = Vec::new();
-    pool.alloc_bulk_on(CPU, 2000, RESERVE, &mut frames);
+    pool.at(CPU).alloc_bulk(2000, RESERVE, &mut frames);
     assert_eq!(frames.len(), 1024);
-    let error = pool.alloc_on(CPU, RESERVE).expect_err("all are taken");
+    let error = pool.at(CPU).alloc(RESERVE).expect_err("all are taken");
     assert_eq!(
         error.to_string(),
         "no free frame: 0 pages of 1024 pages are free and 8 pages are kept in reserve"
@@ -397,14 +399,15 @@ fn a_refusal_says_why() {
     frames.sort_by_key(Frame::pfn);
     for (at, frame) in std::mem::take(&mut frames).into_iter().enumerate() {
         match at % 2 {
-            0 => pool.free_on(CPU, frame),
+            0 => pool.at(CPU).free(frame),
             _ => frames.push(frame),
         }
     }
     pool.drain_all();
     let order = Order::new(1).expect("in range");
     let error = pool
-        .alloc_block_on(CPU, order, ORDINARY)
+        .at(CPU)
+        .alloc_block(order, ORDINARY)
         .expect_err("fragments");
     assert_eq!(
         error,
@@ -417,7 +420,7 @@ fn a_refusal_says_why() {
         error.to_string(),
         "512 pages are free, but no block of 2 pages"
     );
-    pool.free_bulk_on(CPU, &mut frames);
+    pool.at(CPU).free_bulk(&mut frames);
     assert_conserved(&pool);
 }
 

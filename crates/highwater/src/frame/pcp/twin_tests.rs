@@ -51,9 +51,9 @@ impl Twins<'_> {
         match order {
             Order::ZERO => self
                 .frames
-                .push(self.pool.alloc_on(CPU, ORDINARY).expect("frames")),
+                .push(self.pool.at(CPU).alloc(ORDINARY).expect("frames")),
             _ => {
-                let block = self.pool.alloc_block_on(CPU, order, ORDINARY);
+                let block = self.pool.at(CPU).alloc_block(order, ORDINARY);
                 self.blocks.push(block.expect("blocks"));
             }
         }
@@ -61,7 +61,7 @@ impl Twins<'_> {
 
     fn free_frame(&mut self) {
         if let Some(frame) = self.frames.pop() {
-            self.pool.free_on(CPU, frame);
+            self.pool.at(CPU).free(frame);
             self.freed(Order::ZERO);
         }
     }
@@ -69,7 +69,7 @@ impl Twins<'_> {
     fn free_block(&mut self, random: &mut fastrand::Rng) {
         let block = self.blocks.swap_remove(random.usize(..self.blocks.len()));
         let order = block.order();
-        self.pool.free_block_on(CPU, block);
+        self.pool.at(CPU).free_block(block);
         self.freed(order);
     }
 
@@ -165,11 +165,11 @@ fn a_list_does_what_the_rules_say_to_the_frame() {
         twins
             .frames
             .drain(..)
-            .for_each(|frame| pool.free_on(CPU, frame));
+            .for_each(|frame| pool.at(CPU).free(frame));
         twins
             .blocks
             .drain(..)
-            .for_each(|block| pool.free_block_on(CPU, block));
+            .for_each(|block| pool.at(CPU).free_block(block));
         assert_conserved(&pool);
     }
 }

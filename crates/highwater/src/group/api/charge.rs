@@ -7,7 +7,7 @@ use crate::group::charge::{Held, Keeper, Refilled, SlotRef};
 use crate::group::error::ChargeError;
 use crate::group::state::{ActingCpu, GroupKey, GroupPath, Groups};
 use crate::percpu::PercpuRef;
-use crate::units::{Bytes, CpuId, GroupId};
+use crate::units::{Bytes, GroupId};
 
 /// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
 ///
@@ -26,7 +26,7 @@ use crate::units::{Bytes, CpuId, GroupId};
 /// ```
 #[must_use = "dropping a charge uncharges its bytes: keep it for as long as the memory is used"]
 pub struct NodeCharge {
-    held: Held<Groups>,
+    pub(super) held: Held<Groups>,
 }
 
 impl NodeCharge {
@@ -73,21 +73,6 @@ impl NodeCharge {
         self.try_grow_refilling(bytes).map(|_throttles_nobody| ())
     }
 
-    /// Like [`NodeCharge::try_grow`], acting as `cpu`.
-    ///
-    /// # Errors
-    ///
-    /// As [`NodeCharge::try_grow`].
-    ///
-    /// # Panics
-    ///
-    /// As [`GroupNode::try_charge_on`].
-    pub fn try_grow_on(&mut self, cpu: CpuId, bytes: Bytes) -> Result<(), ChargeError> {
-        self.held
-            .grow_as(self.groups().acting_as(cpu), bytes)
-            .map(|_throttles_nobody| ())
-    }
-
     /// Like [`NodeCharge::try_grow`], and returns what it reserved; see
     /// [`GroupNode::try_charge_refilling`].
     ///
@@ -113,21 +98,6 @@ impl NodeCharge {
         self.held.force_grow_as(ActingCpu::Here, bytes)
     }
 
-    /// Like [`NodeCharge::force_grow`], acting as `cpu`.
-    ///
-    /// # Errors
-    ///
-    /// As [`NodeCharge::force_grow`].
-    ///
-    /// # Panics
-    ///
-    /// As [`NodeCharge::force_grow`] and
-    /// [`GroupNode::try_charge_on`].
-    pub fn force_grow_on(&mut self, cpu: CpuId, bytes: Bytes) -> Result<(), ChargeError> {
-        let actor = self.groups().acting_as(cpu);
-        self.held.force_grow_as(actor, bytes)
-    }
-
     /// Uncharges `bytes` of this charge.
     ///
     /// # Panics
@@ -136,17 +106,6 @@ impl NodeCharge {
     #[inline]
     pub fn shrink(&mut self, bytes: Bytes) {
         self.held.shrink(bytes);
-    }
-
-    /// Like [`NodeCharge::shrink`], acting as `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// When it holds fewer bytes, and as
-    /// [`GroupNode::try_charge_on`].
-    pub fn shrink_on(&mut self, cpu: CpuId, bytes: Bytes) {
-        let actor = self.groups().acting_as(cpu);
-        self.held.shrink_as(actor, bytes);
     }
 
     /// Splits `bytes` off into a charge of their own. Charges and uncharges nothing.
@@ -188,25 +147,7 @@ impl NodeCharge {
         self.transfer_as(ActingCpu::Here, to, bytes)
     }
 
-    /// Like [`NodeCharge::transfer`], acting as `cpu`.
-    ///
-    /// # Errors
-    ///
-    /// As [`NodeCharge::transfer`].
-    ///
-    /// # Panics
-    ///
-    /// As [`NodeCharge::transfer`] and [`GroupNode::try_charge_on`].
-    pub fn transfer_on(
-        &mut self,
-        cpu: CpuId,
-        to: &GroupNode,
-        bytes: Bytes,
-    ) -> Result<Self, ChargeError> {
-        self.transfer_as(self.groups().acting_as(cpu), to, bytes)
-    }
-
-    fn transfer_as(
+    pub(super) fn transfer_as(
         &mut self,
         actor: ActingCpu,
         to: &GroupNode,
@@ -231,7 +172,7 @@ impl NodeCharge {
         self.held.kept_by(keeper)
     }
 
-    fn groups(&self) -> &Groups {
+    pub(super) fn groups(&self) -> &Groups {
         self.held.tree()
     }
 }

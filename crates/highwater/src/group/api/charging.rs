@@ -6,7 +6,7 @@ use crate::group::charge::{Held, Keeper, Refilled, SlotRef};
 use crate::group::error::ChargeError;
 use crate::group::state::{ActingCpu, Groups};
 use crate::percpu::PercpuRef;
-use crate::units::{Bytes, CpuId};
+use crate::units::Bytes;
 
 impl GroupNode {
     /// Charges `bytes` to this group and all its ancestors, never above any maximum.
@@ -45,21 +45,6 @@ impl GroupNode {
     fn charge_slowly(&self, bytes: Bytes) -> Result<Held<Groups>, ChargeError> {
         self.charge_kept(self.slot_ref(), bytes)
             .map(|(held, _throttles_nobody)| held)
-    }
-
-    /// Like [`GroupNode::try_charge`], acting as `cpu`. Any thread may act as any CPU at any time.
-    ///
-    /// # Errors
-    ///
-    /// As [`GroupNode::try_charge`].
-    ///
-    /// # Panics
-    ///
-    /// In the restartable regime, where only the CPU itself steps its tokens; and when the tree has
-    /// no such CPU.
-    pub fn try_charge_on(&self, cpu: CpuId, bytes: Bytes) -> Result<NodeCharge, ChargeError> {
-        self.charge_as(self.groups().acting_as(cpu), bytes)
-            .map(|(charge, _throttles_nobody)| charge)
     }
 
     /// Charges as `actor`; returns also what was reserved.
@@ -120,16 +105,7 @@ impl GroupNode {
         self.force_charge_as(ActingCpu::Here, bytes)
     }
 
-    /// Like [`GroupNode::force_charge`], acting as `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// As [`GroupNode::force_charge`] and [`GroupNode::try_charge_on`].
-    pub fn force_charge_on(&self, cpu: CpuId, bytes: Bytes) -> NodeCharge {
-        self.force_charge_as(self.groups().acting_as(cpu), bytes)
-    }
-
-    fn force_charge_as(&self, actor: ActingCpu, bytes: Bytes) -> NodeCharge {
+    pub(super) fn force_charge_as(&self, actor: ActingCpu, bytes: Bytes) -> NodeCharge {
         NodeCharge::of(self.force_kept(self.keeper(), actor, bytes))
     }
 
@@ -173,17 +149,8 @@ impl GroupNode {
         self.uncharge_as(ActingCpu::Here, bytes);
     }
 
-    /// Like [`GroupNode::uncharge`], acting as `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// As [`GroupNode::uncharge`] and [`GroupNode::try_charge_on`].
-    pub fn uncharge_on(&self, cpu: CpuId, bytes: Bytes) {
-        self.uncharge_as(self.groups().acting_as(cpu), bytes);
-    }
-
     #[inline]
-    fn uncharge_as(&self, actor: ActingCpu, bytes: Bytes) {
+    pub(super) fn uncharge_as(&self, actor: ActingCpu, bytes: Bytes) {
         debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
         self.groups().uncharge(self.id(), actor, bytes.0);
     }

@@ -13,6 +13,7 @@ mod protection;
 mod oom;
 mod pressure;
 mod stat;
+mod on_cpu;
 
 pub use charge::NodeCharge;
 pub use high::OverHigh;

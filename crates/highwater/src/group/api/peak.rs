@@ -113,7 +113,7 @@ mod tests {
                 1..5 => {
                     let bytes = rng.u64(..300);
                     let on = CpuId(rng.u32(..4));
-                    held.push(group.try_charge_on(on, Bytes(bytes)).unwrap());
+                    held.push(group.at(on).try_charge(Bytes(bytes)).unwrap());
                     used += bytes;
                 }
                 _ if held.is_empty() => {}

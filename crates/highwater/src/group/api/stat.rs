@@ -6,7 +6,7 @@ use super::node::GroupNode;
 use super::tree::GroupTree;
 use crate::group::stat::{Cause, FlushCounts, Stat, StatItem, StatRead, Stats, Tolerance};
 use crate::sync::Arc;
-use crate::units::{CpuId, GroupId};
+use crate::units::GroupId;
 
 impl GroupNode {
     /// Adds `delta` to `item` of this group, and so of all its ancestors.
@@ -26,17 +26,6 @@ impl GroupNode {
     #[inline]
     pub fn add_stat(&self, item: StatItem, delta: i64) {
         self.stat().add(item, delta);
-    }
-
-    /// Like [`add_stat`](Self::add_stat), as if running on `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// As [`add_stat`](Self::add_stat); in the restartable regime, where only the CPU itself may
-    /// write its words; and when the tree has no such CPU.
-    #[inline]
-    pub fn add_stat_on(&self, cpu: CpuId, item: StatItem, delta: i64) {
-        self.stat().add_on(cpu, item, delta);
     }
 
     /// Returns the sum of `item` over this group and everything below it. `now` is the time since
@@ -86,7 +75,7 @@ impl GroupNode {
         self.stat().hand_up();
     }
 
-    fn stat(&self) -> &Arc<Stat> {
+    pub(super) fn stat(&self) -> &Arc<Stat> {
         &self.meta().stat
     }
 }

@@ -11,7 +11,7 @@ use crate::group::charge::Refusal;
 use crate::group::error::ChargeError;
 use crate::group::state::{ActingCpu, Calls, Ticket, Wakes};
 use crate::sync::block_on;
-use crate::units::{Bytes, CpuId, GroupId};
+use crate::units::{Bytes, GroupId};
 
 /// A charge that waits for room: a future, or [`wait`](Self::wait)ed for on this thread. Dropping
 /// it gives up its place in the queue.
@@ -46,24 +46,17 @@ impl GroupNode {
     /// attempt; [`ChargeError::Removed`] when the group is removed.
     /// Adversary: `tests/waiting.rs::nobody_sleeps_beside_free_pages`.
     pub fn charge_wait(&self, bytes: Bytes) -> NodeChargeWait {
+        self.charge_wait_as(ActingCpu::Here, bytes)
+    }
+
+    pub(super) fn charge_wait_as(&self, actor: ActingCpu, bytes: Bytes) -> NodeChargeWait {
         NodeChargeWait {
             node: self.clone(),
-            actor: ActingCpu::Here,
+            actor,
             bytes,
             ticket: None,
             calls: Calls::WhenDecided,
         }
-    }
-
-    /// Like [`GroupNode::charge_wait`], acting as `cpu`.
-    ///
-    /// # Panics
-    ///
-    /// When the tree has no such CPU.
-    pub fn charge_wait_on(&self, cpu: CpuId, bytes: Bytes) -> NodeChargeWait {
-        let mut wait = self.charge_wait(bytes);
-        wait.actor = self.groups().acting_as(cpu);
-        wait
     }
 
     /// Returns the number of charges that wait for room at this group.

@@ -29,8 +29,8 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
 fn child() -> GroupNode {
     let root = GroupTree::new(2).root();
     let child = root.child("g", Limits::default()).unwrap();
-    child.add_stat_on(A, ITEM, 1);
-    child.add_stat_on(B, ITEM, 1);
+    child.at(A).add_stat(ITEM, 1);
+    child.at(B).add_stat(ITEM, 1);
     assert_eq!(exact(&root), 2);
     child
 }
@@ -56,9 +56,9 @@ fn no_update_is_lost_at_a_flush() {
     for second in [1, 40] {
         model(move || {
             let child = child();
-            child.add_stat_on(A, ITEM, 1);
+            child.at(A).add_stat(ITEM, 1);
             let other = child.clone();
-            let updater = thread::spawn(move || other.add_stat_on(A, ITEM, second));
+            let updater = thread::spawn(move || other.at(A).add_stat(ITEM, second));
             child.flush_subtree(T);
             updater.join().unwrap();
             assert!(most(&child) >= 3 + second, "the bound holds what is hidden");
@@ -75,9 +75,9 @@ fn no_update_is_lost_at_a_flush() {
 fn an_update_back_to_the_old_base_is_seen() {
     model(|| {
         let child = child();
-        child.add_stat_on(A, ITEM, 30);
+        child.at(A).add_stat(ITEM, 30);
         let other = child.clone();
-        let updater = thread::spawn(move || other.add_stat_on(A, ITEM, -30));
+        let updater = thread::spawn(move || other.at(A).add_stat(ITEM, -30));
         child.flush_subtree(T);
         updater.join().unwrap();
         let read = child.read_stat(ITEM, Tolerance::ANY, T);
@@ -94,14 +94,14 @@ fn no_group_is_lost_to_the_flush_above() {
         let child = child();
         let (root, other) = (root_of(&child), child.clone());
         let updater = thread::spawn(move || {
-            other.add_stat_on(A, ITEM, 1);
+            other.at(A).add_stat(ITEM, 1);
             exact(&root_of(&other))
         });
         root.flush_subtree(T);
         let seen = updater.join().unwrap();
         assert_eq!(seen, 3, "a read covers what its thread has counted");
         assert_eq!(exact(&root), 3);
-        child.add_stat_on(A, ITEM, 1);
+        child.at(A).add_stat(ITEM, 1);
         assert_eq!(exact(&root), 4);
     });
 }
@@ -114,10 +114,10 @@ fn who_meets_an_opening_helps() {
         let child = child();
         let other = child.clone();
         let updater = thread::spawn(move || {
-            other.add_stat_on(A, ITEM, 1);
+            other.at(A).add_stat(ITEM, 1);
             assert!(most(&root_of(&other)) >= 3);
         });
-        child.add_stat_on(A, ITEM, 1);
+        child.at(A).add_stat(ITEM, 1);
         assert!(exact(&root_of(&child)) >= 3);
         updater.join().unwrap();
         assert_eq!(exact(&root_of(&child)), 4);
@@ -132,10 +132,10 @@ fn a_shared_flush_covers_the_reader() {
         let child = child();
         let other = child.clone();
         let reader = thread::spawn(move || {
-            other.add_stat_on(B, ITEM, 1);
+            other.at(B).add_stat(ITEM, 1);
             assert!(exact(&other) >= 3);
         });
-        child.add_stat_on(A, ITEM, 1);
+        child.at(A).add_stat(ITEM, 1);
         assert!(exact(&child) >= 3);
         reader.join().unwrap();
         assert_eq!(exact(&child), 4);
@@ -150,7 +150,7 @@ fn the_end_of_a_group_loses_nothing() {
         let child = child();
         let root = root_of(&child);
         root.tree().remove(&child).unwrap();
-        child.add_stat_on(A, ITEM, 5);
+        child.at(A).add_stat(ITEM, 5);
         let flusher = root.clone();
         let flusher = thread::spawn(move || exact(&flusher));
         drop(child);

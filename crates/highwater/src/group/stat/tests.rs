@@ -85,7 +85,7 @@ fn reads_agree_with_a_plain_sum() {
                     let most = if random.u32(..10) == 0 { 1 << 20 } else { 8 };
                     let delta = random.i64(-most..=most);
                     if is_virtual {
-                        models[at].group.add_stat_on(cpu, item, delta);
+                        models[at].group.at(cpu).add_stat(item, delta);
                     } else {
                         models[at].group.add_stat(item, delta);
                     }
@@ -122,16 +122,16 @@ fn what_counts_up_and_down_walks_no_chain() {
     // with every walk; a million updates up and down must leave it where the first one has put it.
     let tree = GroupTree::new(2);
     let group = tree.root().child("g", Limits::default()).unwrap();
-    group.add_stat_on(CpuId(0), StatItem::File, 1);
+    group.at(CpuId(0)).add_stat(StatItem::File, 1);
     let stat = &tree.root().meta().stat.clone();
     let bound = stat.bound();
     for _ in 0..1000 {
-        group.add_stat_on(CpuId(0), StatItem::File, -1);
-        group.add_stat_on(CpuId(0), StatItem::File, 1);
+        group.at(CpuId(0)).add_stat(StatItem::File, -1);
+        group.at(CpuId(0)).add_stat(StatItem::File, 1);
     }
     assert_eq!(stat.bound(), bound);
     for _ in 0..1_000_000 {
-        group.add_stat_on(CpuId(0), StatItem::Pgfault, 1);
+        group.at(CpuId(0)).add_stat(StatItem::Pgfault, 1);
     }
     assert_eq!(stat.bound(), 1 << 20, "what is hidden, rounded up");
 }
@@ -141,7 +141,7 @@ fn skipped_reads_flush_nothing_and_others_share() {
     // Goal: reads within their tolerance do no work. Method: counts.
     let tree = GroupTree::new(4);
     let group = tree.root().child("g", Limits::default()).unwrap();
-    group.add_stat_on(CpuId(3), StatItem::Anon, 5);
+    group.at(CpuId(3)).add_stat(StatItem::Anon, 5);
     let read = group.read_stat(StatItem::Anon, Tolerance::as_kernel(4), T);
     assert_eq!((read.value, read.staleness), (0, 16));
     let late = group.read_stat(
