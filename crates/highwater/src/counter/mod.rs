@@ -111,6 +111,7 @@
 
 #[cfg(all(test, loom))]
 mod loom;
+mod accuracy;
 mod bulk;
 mod layout;
 mod on_cpu;
@@ -124,14 +125,14 @@ mod tests;
 use std::cmp;
 use std::fmt;
 
-use thiserror::Error;
-
 use self::trees::CounterTrees;
 use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Comparison, Estimate};
 
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use accuracy::{Accuracy, BatchError};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use layout::Layout;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
@@ -144,65 +145,6 @@ pub(crate) use set::{CounterSet, Residue};
 /// Chosen: the batch with which the kernel's proposal counts resident pages.
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) const BATCH_DEFAULT: u32 = 32;
-
-/// Bounds on the error of the approximate sum of a counter at rest:
-/// `precise - under <= approximate <= precise + over`. Both are reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) struct Accuracy {
-    /// Maximum by which the approximate sum is too low.
-    pub under: i64,
-    /// Maximum by which the approximate sum is too high.
-    pub over: i64,
-}
-
-impl Accuracy {
-    /// No error.
-    const EXACT: Self = Self { under: 0, over: 0 };
-
-    /// Returns the interval of the precise sum when the approximate one is `value`.
-    fn around(self, value: i64) -> Estimate<i64> {
-        Estimate {
-            value,
-            low: value.saturating_sub(self.over),
-            high: value.saturating_add(self.under),
-        }
-    }
-
-    fn width(self) -> i64 {
-        self.under.saturating_add(self.over)
-    }
-
-    /// Returns the accuracy when another `amount` may be missing or in excess.
-    fn widened(self, amount: i64) -> Self {
-        Self {
-            under: self.under.saturating_add(amount),
-            over: self.over.saturating_add(amount),
-        }
-    }
-
-    /// Returns the accuracy of the sum of two.
-    fn plus(self, other: Self) -> Self {
-        Self {
-            under: self.under.saturating_add(other.under),
-            over: self.over.saturating_add(other.over),
-        }
-    }
-}
-
-/// The batch is not usable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) enum BatchError {
-    /// Rounding is by shifts, and a batch of one would leave nothing to round.
-    #[error("a batch of {batch} is not possible: use a power of two from 2 to 2147483648")]
-    NotAPowerOfTwo {
-        /// The batch as given.
-        batch: u32,
-    },
-}
 
 /// The shared writes of an update, beyond the word of its own CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -246,6 +188,15 @@ impl CounterTree {
     ///
     /// 64 bytes for each CPU and each node, allocated here and never later: about 28 KiB for 384
     /// CPUs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Topology, counter::CounterTree};
+    ///
+    /// let pages = CounterTree::new(&Topology::detect());
+    /// assert_eq!(pages.precise_sum(), 0);
+    /// ```
     #[must_use]
     pub fn new(topology: &Topology) -> Self {
         Self::with_regime(topology, Regime::preferred(topology))
@@ -292,6 +243,18 @@ impl CounterTree {
     /// One add to this CPU's word ([`Cells::add`](crate::percpu::Cells::add)). At most one update
     /// by one in 32 (one in `batch`) also adds to a shared node, and ever fewer to each level
     /// above; the result tells how many. No locks, no system calls, no allocation.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Topology, counter::CounterTree};
+    ///
+    /// let pages = CounterTree::new(&Topology::detect());
+    /// let climb = pages.add(1 << 20); // far above the batch: carried to the root at once
+    /// assert!(climb.written > 0);
+    /// pages.add(-1);
+    /// assert_eq!(pages.precise_sum(), (1 << 20) - 1);
+    /// ```
     #[inline]
     pub fn add(&self, delta: i64) -> Climb {
         self.trees.add(ONLY, delta)
@@ -311,6 +274,17 @@ impl CounterTree {
     ///
     /// Loads two lines: one is written about once in a thousand events, the other once for each
     /// CPU. O(1).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Topology, counter::CounterTree};
+    ///
+    /// let pages = CounterTree::new(&Topology::detect());
+    /// (0..1000).for_each(|_| _ = pages.add(1));
+    /// let sum = pages.approximate_sum();
+    /// assert!(sum.low <= 1000 && 1000 <= sum.high);
+    /// ```
     #[must_use]
     pub fn approximate_sum(&self) -> Estimate<i64> {
         let root = self.trees.root(ONLY);
@@ -363,6 +337,20 @@ impl CounterTree {
     /// # Cost
     ///
     /// Loads one line of each CPU that ever added, and a word for each 64 CPUs. O(CPUs touched).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Topology, counter::CounterTree};
+    ///
+    /// let pages = CounterTree::new(&Topology::detect());
+    /// std::thread::scope(|scope| {
+    ///     for _ in 0..4 {
+    ///         scope.spawn(|| (0..1000).for_each(|_| _ = pages.add(1)));
+    ///     }
+    /// });
+    /// assert_eq!(pages.precise_sum(), 4000); // all threads have ended
+    /// ```
     #[must_use]
     pub fn precise_sum(&self) -> i64 {
         self.trees.precise_sum(ONLY)
@@ -433,6 +421,19 @@ impl CounterTree {
     /// # Cost
     ///
     /// One load. O(1).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Topology, counter::CounterTree};
+    ///
+    /// use highwater::units::Comparison;
+    ///
+    /// let pages = CounterTree::new(&Topology::detect());
+    /// pages.add(1 << 20);
+    /// assert_eq!(pages.approximate_cmp_value(10), Comparison::Greater);
+    /// assert_ne!(pages.approximate_cmp_value(1 << 20), Comparison::Less);
+    /// ```
     #[must_use]
     pub fn approximate_cmp_value(&self, value: i64) -> Comparison {
         self.approximate_sum().compare_value(value)
@@ -458,6 +459,18 @@ impl CounterTree {
     /// # Cost
     ///
     /// One load if the values are further apart than the accuracy, otherwise O(CPUs).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::cmp::Ordering;
+    /// use highwater::{Topology, counter::CounterTree};
+    ///
+    /// let pages = CounterTree::new(&Topology::detect());
+    /// (0..1000).for_each(|_| _ = pages.add(1));
+    /// assert_eq!(pages.precise_cmp_value(1000), Ordering::Equal);
+    /// assert_eq!(pages.precise_cmp_value(999), Ordering::Greater);
+    /// ```
     #[must_use]
     pub fn precise_cmp_value(&self, value: i64) -> cmp::Ordering {
         precise_order_value((self.approximate_sum(), &|| self.precise_sum()), value)

@@ -170,6 +170,19 @@ impl FramePool {
     /// # Errors
     ///
     /// When the capacity is too small or too large, or the system refuses to reserve as much.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::frame::FramePool;
+    /// use highwater::topology::Topology;
+    /// use highwater::units::Bytes;
+    ///
+    /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
+    /// assert!(FramePool::reserve(Bytes(1), &Topology::detect()).is_err()); // not even a frame
+    /// # drop(pool);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[expect(
         clippy::missing_panics_doc,
         reason = "new memory and a topology make a pool"
@@ -189,6 +202,20 @@ impl FramePool {
     /// # Panics
     ///
     /// When the frame belongs to another pool.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::frame::{AllocFlags, FramePool};
+    /// use highwater::topology::Topology;
+    /// use highwater::units::Bytes;
+    ///
+    /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
+    /// let frame = pool.alloc(AllocFlags::default().zero())?;
+    /// assert_eq!(pool.bytes(&frame), &[0; 4096]);
+    /// pool.free(frame);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
@@ -200,6 +227,21 @@ impl FramePool {
     /// # Panics
     ///
     /// When the frame belongs to another pool.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::frame::{AllocFlags, FramePool};
+    /// use highwater::topology::Topology;
+    /// use highwater::units::Bytes;
+    ///
+    /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
+    /// let mut frame = pool.alloc(AllocFlags::default())?;
+    /// pool.bytes_mut(&mut frame).fill(7);
+    /// assert_eq!(pool.bytes(&frame)[4095], 7);
+    /// pool.free(frame);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {

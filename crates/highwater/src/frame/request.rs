@@ -17,6 +17,23 @@ impl FramePool {
     ///
     /// When the back end has none to give; other CPUs' lists may still hold some
     /// ([`drain_all`](Self::drain_all)).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::frame::{AllocFlags, FramePool};
+    /// use highwater::topology::Topology;
+    /// use highwater::units::Bytes;
+    ///
+    /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
+    /// let mut frames = Vec::new();
+    /// while let Ok(frame) = pool.alloc(AllocFlags::default()) {
+    ///     frames.push(frame);
+    /// }
+    /// assert!(frames.len() > 900); // of 1,024; a small reserve stays
+    /// frames.into_iter().for_each(|frame| pool.free(frame));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn alloc(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
         // One call out of line, so that the rest needs no stack frame.
@@ -169,6 +186,21 @@ impl FramePool {
     /// # Panics
     ///
     /// When the frame belongs to another memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::frame::{AllocFlags, FramePool};
+    /// use highwater::topology::Topology;
+    /// use highwater::units::Bytes;
+    ///
+    /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
+    /// let frame = pool.alloc(AllocFlags::default())?;
+    /// pool.free(frame); // to this CPU's list, from which the next allocation takes it
+    /// let again = pool.alloc(AllocFlags::default())?;
+    /// pool.free(again);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn free(&self, frame: Frame) {
         // As in `alloc`.

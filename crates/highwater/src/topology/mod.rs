@@ -145,6 +145,15 @@ impl Topology {
     ///
     /// Reads two small files for each core and at most nine for each last-level cache, all of them
     /// twice if CPUs come and go meanwhile: linear in CPUs. Do it once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::topology::Topology;
+    ///
+    /// let machine = Topology::detect();
+    /// println!("{machine}"); // CPUs, and which share caches
+    /// ```
     #[must_use]
     pub fn detect() -> Self {
         Self::detect_from(Path::new(SYSTEM_CPUS))

@@ -6,6 +6,8 @@
 //! and an interval that contains the exact one.
 
 mod page;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::iter::Sum;
@@ -37,6 +39,14 @@ impl Pages {
     pub(crate) const MAX: Self = Self(u64::MAX / PAGE_BYTES);
 
     /// The same amount in bytes; saturates at `u64::MAX`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Pages};
+    ///
+    /// assert_eq!(Pages(2).bytes(), Bytes(8192));
+    /// ```
     #[must_use]
     pub const fn bytes(self) -> Bytes {
         Bytes(self.0.saturating_mul(PAGE_BYTES))
@@ -58,18 +68,45 @@ impl Bytes {
     pub const MAX: Self = Self(u64::MAX);
 
     /// `n` times 1,024 bytes; saturates.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::Bytes;
+    ///
+    /// assert_eq!(Bytes::kib(3), Bytes(3 << 10));
+    /// assert_eq!(Bytes::kib(u64::MAX), Bytes::MAX);
+    /// ```
     #[must_use]
     pub const fn kib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 10))
     }
 
     /// `n` times 1,048,576 bytes; saturates.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::Bytes;
+    ///
+    /// assert_eq!(Bytes::mib(3), Bytes(3 << 20));
+    /// assert_eq!(Bytes::mib(u64::MAX), Bytes::MAX);
+    /// ```
     #[must_use]
     pub const fn mib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 20))
     }
 
     /// `n` times 1,073,741,824 bytes; saturates.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::Bytes;
+    ///
+    /// assert_eq!(Bytes::gib(3), Bytes(3 << 30));
+    /// assert_eq!(Bytes::gib(u64::MAX), Bytes::MAX);
+    /// ```
     #[must_use]
     pub const fn gib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 30))
@@ -368,6 +405,14 @@ impl OomScoreAdj {
     pub(crate) const MAX: Self = Self(1000);
 
     /// Returns `thousandths`, clamped to -1000..=1000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::units::OomScoreAdj;
+    ///
+    /// assert_eq!(OomScoreAdj::clamped(-5000), OomScoreAdj::UNKILLABLE);
+    /// ```
     #[must_use]
     pub const fn clamped(thousandths: i32) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "1,000 fits 16 bits")]
@@ -379,6 +424,15 @@ impl OomScoreAdj {
     }
 
     /// Returns the thousandths, -1000 to 1000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::units::OomScoreAdj;
+    ///
+    /// assert_eq!(OomScoreAdj::clamped(250).get(), 250);
+    /// assert_eq!(OomScoreAdj::clamped(5000).get(), 1000);
+    /// ```
     #[must_use]
     pub const fn get(self) -> i32 {
         self.0 as i32
@@ -420,6 +474,15 @@ pub enum Comparison {
 
 impl<T: Ord + Copy> Estimate<T> {
     /// Returns the estimate of an exactly known value.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::Estimate;
+    ///
+    /// let seven = Estimate::exact(7);
+    /// assert_eq!((seven.low, seven.value, seven.high), (7, 7, 7));
+    /// ```
     #[must_use]
     pub const fn exact(value: T) -> Self {
         Self {
@@ -450,6 +513,15 @@ impl<T: Ord + Copy> Estimate<T> {
     }
 
     /// Returns whether `exact` lies inside the interval.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::Estimate;
+    ///
+    /// let about = Estimate { value: 10, low: 8, high: 13 };
+    /// assert!(about.contains(8) && about.contains(13) && !about.contains(14));
+    /// ```
     #[must_use]
     pub fn contains(&self, exact: T) -> bool {
         self.low <= exact && exact <= self.high
@@ -473,77 +545,5 @@ impl Estimate<i64> {
 impl<T: fmt::Display> fmt::Display for Estimate<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} to {})", self.value, self.low, self.high)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_read_back_what_they_show() {
-        for bytes in [
-            Bytes(0),
-            Bytes(1),
-            Bytes(1000),
-            Bytes::kib(1536),
-            Bytes::mib(64),
-            Bytes::gib(3),
-        ] {
-            assert_eq!(bytes.to_string().parse(), Ok(bytes));
-        }
-    }
-
-    // Goal: no amount wraps around, in release builds either.
-    #[test]
-    fn a_difference_below_zero_is_no_huge_amount() {
-        let (three, five) = (Bytes(3), Bytes(5));
-        assert_eq!(five - three, Bytes(2));
-        assert_eq!(three.checked_sub(five), None);
-        assert_eq!(three.saturating_sub(five), Bytes::ZERO);
-        assert_eq!(Bytes::MAX.checked_add(three), None);
-        assert_eq!(Bytes::MAX.saturating_add(three), Bytes::MAX);
-        assert!(std::panic::catch_unwind(|| three - five).is_err());
-        assert!(std::panic::catch_unwind(|| Bytes::MAX + three).is_err());
-        assert!(std::panic::catch_unwind(|| Pages(3) - Pages(5)).is_err());
-    }
-
-    #[test]
-    fn bytes_refuse_what_is_not_an_amount() {
-        assert_eq!("4 mib".parse(), Ok(Bytes::mib(4)));
-        assert_eq!("4MB".parse(), Ok(Bytes::mib(4)));
-        for text in [
-            "",
-            "MiB",
-            "-1",
-            "1.5GiB",
-            "64 parsecs",
-            "99999999999999999999",
-            "17179869184TiB",
-            "4Mb",
-            "4mb",
-            "4 b",
-            "4ib",
-        ] {
-            assert_eq!(
-                text.parse::<Bytes>(),
-                Err(ParseBytesError {
-                    text: text.to_owned()
-                })
-            );
-        }
-    }
-
-    #[test]
-    fn estimates_compare_only_what_is_certain() {
-        let estimate = Estimate {
-            value: 10,
-            low: 8,
-            high: 13,
-        };
-        assert_eq!(estimate.compare_value(14), Comparison::Less);
-        assert_eq!(estimate.compare_value(13), Comparison::WithinAccuracy);
-        assert_eq!(estimate.compare_value(8), Comparison::WithinAccuracy);
-        assert_eq!(estimate.compare_value(7), Comparison::Greater);
     }
 }

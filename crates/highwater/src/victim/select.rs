@@ -92,6 +92,16 @@ impl<Id: Copy + Ord> Selector<Id> {
     ///
     /// A search with up to `n` exact reads takes one pass with a capacity of `n + 1`. Any capacity
     /// gives the same choice; a search that reads `r` candidates takes about `r / capacity` passes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::victim::{Policy, Selector};
+    ///
+    /// // One pass for as many exact reads as the default policy allows.
+    /// let selector = Selector::<u64>::with_capacity(Policy::READS_MAX + 1);
+    /// # drop(selector);
+    /// ```
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
@@ -118,6 +128,38 @@ impl<Id: Copy + Ord> Selector<Id> {
     /// One pass over the candidates at a few comparisons each, then one exact read after the other;
     /// never more reads than candidates, and no more passes than reads, but at least one. No
     /// allocation, no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::units::{Bytes, Estimate};
+    /// use highwater::victim::{Candidates, Policy, Selector, Standing};
+    ///
+    /// /// Workers that know their memory exactly.
+    /// struct Workers(Vec<u64>);
+    ///
+    /// impl Candidates for Workers {
+    ///     type Id = usize;
+    ///
+    ///     fn for_each(&self, mut visit: impl FnMut(usize, &Standing)) {
+    ///         for (id, bytes) in self.0.iter().enumerate() {
+    ///             visit(id, &Standing::of(Estimate::exact(Bytes(*bytes))));
+    ///         }
+    ///     }
+    ///
+    ///     fn precise_usage(&self, id: usize) -> Option<Bytes> {
+    ///         self.0.get(id).copied().map(Bytes)
+    ///     }
+    /// }
+    ///
+    /// let mut selector = Selector::with_capacity(17);
+    /// let chosen = selector.select(&Workers(vec![3, 9, 4]), &Policy::default()).chosen();
+    /// let chosen = chosen.unwrap();
+    /// assert_eq!((chosen.id, chosen.gap, chosen.census.reads), (1, Bytes(0), 0));
+    /// // Stopping either of these would free nothing.
+    /// let none = selector.select(&Workers(vec![0, 0]), &Policy::default()).chosen();
+    /// assert!(none.is_none());
+    /// ```
     pub fn select<C: Candidates<Id = Id>>(
         &mut self,
         candidates: &C,

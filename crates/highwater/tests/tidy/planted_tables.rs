@@ -100,6 +100,15 @@ pub(crate) const PLANTED: &[Planted] = &[
     plant(
         "examples",
         &[(
+            "crates/highwater/src/victim/select.rs",
+            "//! S.\nimpl<Id: Copy + Ord> Selector<Id> {\n    pub const fn a() {\n    }\n}\n\n\
+             impl Other {\n    pub fn b() {\n    }\n}\n",
+        )],
+        &[("crates/highwater/src/victim/select.rs", 3)],
+    ),
+    plant(
+        "examples",
+        &[(
             GROUP,
             "//! G.\nimpl Group {\n    /// ```\n    /// ```\n    #[must_use]\n    \
              pub fn a(&self) {\n    }\n\n    pub(super) fn b(&self) {\n    }\n}\n\n\

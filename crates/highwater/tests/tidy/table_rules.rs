@@ -129,24 +129,65 @@ fn setting(line: &str) -> Option<&str> {
     arguments.starts_with("mut self").then_some(name)
 }
 
-/// The handles of the manager, whose methods are what users call.
-const HANDLES: [&str; 6] = ["Manager", "Builder", "Group", "Charge", "File", "Mapping"];
+/// Types with their modules, whose public methods each have an example: handles, and those that are
+/// useful without a manager.
+const EXEMPLARY: [(&str, &str); 14] = [
+    ("manager", "Manager"),
+    ("manager", "Builder"),
+    ("manager", "Group"),
+    ("manager", "Charge"),
+    ("manager", "File"),
+    ("manager", "Mapping"),
+    ("counter", "CounterTree"),
+    ("frame", "FramePool"),
+    ("topology", "Topology"),
+    ("units", "Bytes"),
+    ("units", "Estimate"),
+    ("units", "OomScoreAdj"),
+    ("units", "Pages"),
+    ("victim", "Selector"),
+];
 
-/// Each public method of a handle has an example, which runs as a doctest.
+/// Returns the type of an inherent implementation, without its parameters; `of` is the line after
+/// `impl`.
+fn implemented(of: &str) -> &str {
+    let of = match of.strip_prefix('<') {
+        Some(parameters) => parameters.split_once("> ").map_or("", |(_, name)| name),
+        None => of.trim_start(),
+    };
+    let name = of.strip_suffix(" {").unwrap_or("");
+    match name.split_once('<') {
+        Some((name, arguments)) if arguments.ends_with('>') => name,
+        _ => name,
+    }
+}
+
+/// Returns a line from the method's name on, if it begins a public method.
+fn public_method(code: &str) -> Option<&str> {
+    let function = code.strip_prefix("    pub ")?;
+    function
+        .strip_prefix("const ")
+        .unwrap_or(function)
+        .strip_prefix("fn ")
+}
+
+/// Each public method of these types has an example, which runs as a doctest.
 pub(crate) fn examples(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, lexed) in tree.rust() {
-        if file.core_module() != Some("manager") || file.is_test_file() {
+        let module = file.core_module().filter(|_| !file.is_test_file());
+        let Some(module) = module.filter(|module| EXEMPLARY.iter().any(|(of, _)| of == module))
+        else {
             continue;
-        }
+        };
         let (mut is_handle, mut has_example) = (false, false);
         for (index, (line, code)) in file.text.lines().zip(lexed.code.lines()).enumerate() {
             let code = code.trim_end();
-            if let Some(of) = code.strip_prefix("impl ") {
-                is_handle = HANDLES.iter().any(|handle| of == format!("{handle} {{"));
+            if let Some(of) = code.strip_prefix("impl") {
+                is_handle = EXEMPLARY.contains(&(module, implemented(of)));
             } else if code == "}" {
                 is_handle = false;
-            } else if let Some(method) = code.strip_prefix("    pub fn ") {
+            } else if let Some(method) = public_method(code) {
                 if is_handle && !has_example {
                     let end = method.find(['(', '<']).unwrap_or(method.len());
                     let message = format!("`{}` has no example", &method[..end]);
