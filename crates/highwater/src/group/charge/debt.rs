@@ -27,7 +27,7 @@
 //! A group that is in debt or has a wait queue, a *closed* group, has no live words below it. A
 //! forced charge to one walks nothing and excludes no other charge: it holds the lock for reading,
 //! and at each closed group reserves above the maximum in one step that checks that the group is
-//! closed still ([`Ledger::force_closed`](crate::group::state::Ledger::force_closed)). If it meets
+//! closed still (`Ledger::force_closed`). If it meets
 //! an open group without room, it undoes its steps and makes the charge under the lock for writing.
 //!
 //! - A group becomes closed under the lock for writing only, together with the retiring. So a group
