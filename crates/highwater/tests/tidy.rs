@@ -14,6 +14,7 @@ use std::path::Path;
 mod tidy {
     pub(crate) mod code_rules;
     pub(crate) mod lexer;
+    pub(crate) mod parts;
     pub(crate) mod planted;
     pub(crate) mod planted_parts;
     pub(crate) mod planted_tables;

@@ -15,26 +15,10 @@
 //! other thread of the process runs, about 6 us while one does. It is paid once for a cluster of
 //! frames.
 
-use std::io;
-
-use thiserror::Error;
-
+use super::Unreached;
 #[cfg(all(target_os = "linux", not(loom)))]
 use super::membarrier::Membarrier;
 use crate::sync::atomic::{Ordering, fence};
-
-/// Other threads could not be made to pass a barrier, or to leave their sequences.
-#[derive(Debug, Error)]
-#[error(
-    "membarrier(2) was granted before and is now refused ({refusal}), and CPUs cannot be visited \
-     instead ({visiting}): allow membarrier, or sched_setaffinity and /proc/self/task"
-)]
-pub(crate) struct Unreached {
-    /// Error of membarrier.
-    pub(super) refusal: io::Error,
-    /// Error that kept the thread from visiting the CPUs.
-    pub(super) visiting: io::Error,
-}
 
 /// How the two sides of one memory order their stores and loads; both use the same method.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::frames::{Frame, FrameMemory, MemoryId};
+use super::frames::{Frame, FrameMemory};
+use super::token::MemoryId;
 use crate::units::{Order, PAGE_SIZE, Pfn};
 
 /// The exclusive right to the bytes of 2^order neighbouring frames. Must be surrendered or split,

@@ -21,7 +21,7 @@ use std::mem::ManuallyDrop;
 
 use super::barrier::Barrier;
 use super::frames::FrameMemory;
-use super::seat::{self, SLOTS, Seat};
+use super::seat::{self, Former, SLOTS, Seat, note_used};
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
 
@@ -40,9 +40,47 @@ pub struct Reader<'m> {
     stays: PhantomData<*const ()>,
 }
 
+impl FrameMemory {
+    /// Returns a reader, with a seat that this thread has left before if there is one. Without any
+    /// (all are taken) each borrow pins.
+    ///
+    /// # Cost
+    ///
+    /// No store to shared memory. The first reader of a thread takes a seat (an atomic), and so
+    /// does each of several at once.
+    #[inline(always)]
+    pub fn enter(&self) -> Reader<'_> {
+        let seat = match seat::sit_down(self.id) {
+            Ok(seat) => seat,
+            Err(former) => self.find_seat(former),
+        };
+        Reader::new(self, seat)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_seat(&self, former: Former) -> Seat {
+        seat::find(&self.seats, former).unwrap_or_else(Seat::of_nobody)
+    }
+
+    /// Returns a reader with a seat of this memory, or without one (each borrow then pins). This
+    /// thread keeps the seat afterwards.
+    ///
+    /// # Panics
+    ///
+    /// When the seat belongs to another memory.
+    pub fn reader(&self, seat: Option<Seat>) -> Reader<'_> {
+        if let Some(seat) = &seat {
+            assert!(seat.is_of(self.id), "the seat is of another memory");
+        }
+        note_used();
+        Reader::new(self, seat.unwrap_or_else(Seat::of_nobody))
+    }
+}
+
 impl<'m> Reader<'m> {
     #[inline(always)]
-    pub(super) fn new(memory: &'m FrameMemory, seat: Seat) -> Self {
+    fn new(memory: &'m FrameMemory, seat: Seat) -> Self {
         Self {
             memory,
             seat: ManuallyDrop::new(seat),

@@ -17,7 +17,7 @@
 //! any case; the allocator above works with bare numbers and cannot forge a right. Claiming and
 //! surrendering touch the bit alone: 64 frames a word, 4,096 in two cache lines.
 //!
-//! Borrowing and retracting are a Dekker pair. A [`Reader`] announces the frame in a slot of its
+//! Borrowing and retracting are a Dekker pair. A `Reader` announces the frame in a slot of its
 //! own, passes a light barrier, and checks the tag; `retract` clears the tag, passes a heavy
 //! barrier, and scans every slot. If the reader still saw the tag, its announcement lies before the
 //! heavy barrier and the frame is reported as borrowed; otherwise it backs off. A
@@ -32,13 +32,11 @@
 use std::fmt;
 
 use super::barrier::Barrier;
-use super::borrow::Reader;
 use super::free::FreeMap;
 use super::reservation::{MapError, Reservation, memory_of_machine};
-use super::seat::{self, Former, Seat, Seats, note_used};
-use super::token::Token;
+use super::seat::{Seat, Seats};
+use super::token::{MemoryId, Token};
 use super::words::zeroed;
-use crate::sync::Sequence;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
 
@@ -63,16 +61,7 @@ pub struct FrameMemory {
     tags: Box<[AtomicU64]>,
     /// Written by: pinners. Read by: `retract`. Publishes: nothing; keeps the tag from changing.
     pins: Box<[AtomicU32]>,
-    seats: Seats,
-}
-
-/// Identifies the memory of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryId(u32);
-
-impl MemoryId {
-    /// Of no memory: numbers begin at 0, and never reach this.
-    pub(super) const NONE: Self = Self(u32::MAX);
+    pub(super) seats: Seats,
 }
 
 /// The exclusive right to one frame's bytes. Must be surrendered or published, never dropped.
@@ -132,13 +121,9 @@ impl FrameMemory {
     }
 
     fn over(reservation: Reservation, barrier: Barrier) -> Self {
-        static IDS: Sequence = Sequence::new();
-
-        let id = u32::try_from(IDS.next()).ok().map(MemoryId);
-        let id = id.filter(|&id| id != MemoryId::NONE);
-        let id = id.expect("fewer than 2^32 memories in one process");
         let count = u32::try_from(reservation.pages().0);
         let count = count.expect("a reservation has less than 2^32 pages");
+        let id = MemoryId::next();
         Self {
             id,
             reservation,
@@ -399,42 +384,6 @@ impl FrameMemory {
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
         self.seats.take()
-    }
-
-    /// Returns a reader, with a seat that this thread has left before if there is one. Without any
-    /// (all are taken) each borrow pins.
-    ///
-    /// # Cost
-    ///
-    /// No store to shared memory. The first reader of a thread takes a seat (an atomic), and so
-    /// does each of several at once.
-    #[inline(always)]
-    pub fn enter(&self) -> Reader<'_> {
-        let seat = match seat::sit_down(self.id) {
-            Ok(seat) => seat,
-            Err(former) => self.find_seat(former),
-        };
-        Reader::new(self, seat)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn find_seat(&self, former: Former) -> Seat {
-        seat::find(&self.seats, former).unwrap_or_else(Seat::of_nobody)
-    }
-
-    /// Returns a reader with a seat of this memory, or without one (each borrow then pins). This
-    /// thread keeps the seat afterwards.
-    ///
-    /// # Panics
-    ///
-    /// When the seat belongs to another memory.
-    pub fn reader(&self, seat: Option<Seat>) -> Reader<'_> {
-        if let Some(seat) = &seat {
-            assert!(seat.is_of(self.id), "the seat is of another memory");
-        }
-        note_used();
-        Reader::new(self, seat.unwrap_or_else(Seat::of_nobody))
     }
 
     /// Returns the number of free frames at this moment; exact when quiescent.

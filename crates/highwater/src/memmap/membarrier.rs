@@ -15,7 +15,7 @@
 
 use std::io;
 
-use super::barrier::Unreached;
+use super::Unreached;
 use super::visit::visit;
 use crate::sync::OnceLock;
 use crate::sync::thread::yield_now;

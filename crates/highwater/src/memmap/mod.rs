@@ -37,15 +37,32 @@ mod refusal_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use barrier::Unreached;
 pub use block::Block;
 pub use borrow::{Pinned, Reader};
-pub use frames::{Frame, FrameMemory, MemoryId, Retracted};
+pub use frames::{Frame, FrameMemory, Retracted};
 pub(crate) use free::for_each_run;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 pub(crate) use membarrier::Membarrier;
 pub use reservation::{MapError, Reservation};
 pub use seat::Seat;
+pub use token::MemoryId;
 pub(crate) use token::Token;
 pub(crate) use vectored::{read_vectored_at, write_vectored_at};
 pub use words::{Zeroable, zeroed};
+
+use std::io;
+
+use thiserror::Error;
+
+/// Other threads could not be made to pass a barrier, or to leave their sequences.
+#[derive(Debug, Error)]
+#[error(
+    "membarrier(2) was granted before and is now refused ({refusal}), and CPUs cannot be visited \
+     instead ({visiting}): allow membarrier, or sched_setaffinity and /proc/self/task"
+)]
+pub(crate) struct Unreached {
+    /// Error of membarrier.
+    refusal: io::Error,
+    /// Error that kept the thread from visiting the CPUs.
+    visiting: io::Error,
+}

@@ -10,7 +10,8 @@ use std::fmt;
 use crossbeam_utils::CachePadded;
 
 use super::barrier::Barrier;
-use super::frames::MemoryId;
+use super::reservation::Reservation;
+use super::token::MemoryId;
 #[cfg(not(loom))]
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -34,7 +35,7 @@ const SEATS_MAX: usize = 4096;
 const EMPTY: u32 = u32::MAX;
 
 // No frame has that number.
-const _: () = assert!(super::Reservation::MAX.0 <= EMPTY as u64);
+const _: () = assert!(Reservation::MAX.0 <= EMPTY as u64);
 
 static SEATS_LOCK: LockClass = LockClass::new("seats", Rank::Leaf);
 
@@ -229,7 +230,8 @@ mod kept {
     use std::cell::{Cell, RefCell};
     use std::mem::ManuallyDrop;
 
-    use super::{MemoryId, Seat, Seats};
+    use crate::memmap::seat::{Seat, Seats};
+    use crate::memmap::token::MemoryId;
 
     /// Maximum number of seats that a thread keeps, of all memories together, beside the one that
     /// it left last. Chosen: more readers at once in one thread are rare; they take a seat each
@@ -323,7 +325,8 @@ mod kept {
 /// In a model, threads keep no seats: one execution must not see those of another.
 #[cfg(loom)]
 mod kept {
-    use super::{MemoryId, Seat, Seats};
+    use crate::memmap::seat::{Seat, Seats};
+    use crate::memmap::token::MemoryId;
 
     pub(in super::super) struct Former;
 

@@ -1,5 +1,25 @@
 //! Ownership tokens that can be stored as numbers.
 
+use crate::sync::Sequence;
+
+/// Identifies the memory of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryId(u32);
+
+impl MemoryId {
+    /// Of no memory: numbers begin at 0, and never reach this.
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    /// Returns a number that no other memory of this process has.
+    pub(super) fn next() -> Self {
+        static IDS: Sequence = Sequence::new();
+
+        let id = u32::try_from(IDS.next()).ok().map(Self);
+        let id = id.filter(|&id| id != Self::NONE);
+        id.expect("fewer than 2^32 memories in one process")
+    }
+}
+
 /// A token of ownership that a per-CPU stack stores as a number of 32 bits.
 ///
 /// The number distinguishes the tokens of one stack; their common part, such as the memory that

@@ -18,8 +18,7 @@
 use std::fmt;
 
 use super::Reclaim;
-use super::rmap::PassPriority;
-use super::scan::Actor;
+use super::control::{Actor, PassPriority};
 use crate::cache::{Referenced, RmapAccess, Unmapped};
 use crate::group::GroupNode;
 use crate::sync::Arc;

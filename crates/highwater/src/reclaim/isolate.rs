@@ -20,44 +20,17 @@
 //!
 //! Checked by the models in `loom`.
 
-use super::lists::{PageType, Placement};
-use super::table::{Lruvecs, list_for, type_of};
-use super::{CLUSTER_MAX_LEN, LruvecRef, Reclaim};
+use super::Reclaim;
+use super::lists::Placement;
+use super::table::{Isolated, Lruvecs, list_for};
 use crate::cache::{EvictBatch, FileId, PageCache, PageFlag, PageKey, RmapAccess};
 use crate::group::GroupTree;
 use crate::sync::Arc;
 use crate::sync::atomic::{Ordering, fence};
 use crate::units::Pfn;
 
-/// A page that this thread has isolated, to put it back or to free it. It counts as isolated while
-/// this lives.
-#[derive(Debug)]
-#[must_use = "the page is on no list"]
-pub(super) struct Isolated {
-    pub(super) pfn: Pfn,
-    page_type: PageType,
-    /// The lists that it was on.
-    from: LruvecRef,
-}
-
-impl Isolated {
-    /// Counts a page that is about to be isolated. The list's lock is held.
-    pub(super) fn note(cache: &PageCache, from: &LruvecRef, pfn: Pfn) -> Self {
-        let page_type = type_of(cache, pfn);
-        from.note_isolated(page_type, 1);
-        Self {
-            pfn,
-            page_type,
-            from: Arc::clone(from),
-        }
-    }
-}
-
-impl Drop for Isolated {
-    fn drop(&mut self) {
-        self.from.note_settled(self.page_type, 1);
-    }
-}
+/// Pages that are evicted together.
+const CLUSTER_MAX: usize = 32;
 
 impl Lruvecs {
     /// Isolates a page if it is on a list and still has the key.
@@ -136,7 +109,7 @@ impl Reclaim {
         self.drain_batches();
         let mut batch = EvictBatch::default();
         let mut is_empty = true;
-        for cluster in pages.chunks(CLUSTER_MAX_LEN) {
+        for cluster in pages.chunks(CLUSTER_MAX) {
             let mut isolated = Vec::with_capacity(cluster.len());
             for &(pfn, key) in cluster {
                 match self.lruvecs.isolate_named(&self.cache, pfn, key) {

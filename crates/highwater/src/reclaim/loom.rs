@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use ::loom::{model, thread};
 
-use super::arrival::Stage;
 use super::lists::LruList;
 use super::lruvec::Lruvec;
 use super::table::Lruvecs;
 use super::throttle::Sleepers;
+use super::transit::Stage;
 use super::{ListSizes, LruvecRef, Placement};
 use crate::cache::loom::Nothing;
 use crate::cache::{

@@ -3,13 +3,14 @@
 //! A page's group changes under the locks of both lruvecs (reparenting), so a thread that locks the
 //! lruvec of a page's group checks afterwards that it still is the page's group.
 
-use super::arrival::{Transit, note_in_hand};
+use super::LruvecRef;
 use super::balance::Costs;
 use super::cursor::Cursor;
 use super::lists::{Lists, LruList, PageType};
 use super::policy::PolicyState;
+use super::sizes::ListSizes;
 use super::stats::signed;
-use super::{ListSizes, LruvecRef};
+use super::transit::{Transit, note_in_hand};
 use crate::group::{GroupNode, StatItem};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{LockClass, Mutex, MutexGuard, Rank};

@@ -25,12 +25,13 @@
 //! | `lruvec`, `table` | one group's lists, and those of all groups |
 //! | `batch` | per-CPU add and activate batches |
 //! | `isolate` | isolating pages by key |
+//! | `control`, `round` | parameters, result and state of one pass |
 //! | `scan`, `pass`, `cursor` | one pass: priorities, protection, shared position |
 //! | `balance` | scan counts of each list |
 //! | `shrink` | a cluster of one list |
 //! | `policy` | eviction policies: decisions for a page |
 //! | `rmap`, `contention` | access to mappings, contended rmap locks; the kernel's way (lab) |
-//! | `arrival` | pages in transit, and waits for their arrival |
+//! | `transit`, `arrival` | pages in transit, and waits for their arrival |
 //! | `throttle` | waits for other reclaimers |
 //! | `shadow`, `refault` | shadow entries of evicted pages, and their return |
 //! | `stats` | counters |
@@ -48,6 +49,7 @@ mod balance;
 mod batch;
 #[cfg(feature = "lab")]
 mod contention;
+mod control;
 mod cursor;
 mod isolate;
 mod lists;
@@ -56,6 +58,7 @@ mod pass;
 pub mod policy;
 mod refault;
 mod rmap;
+mod round;
 mod scan;
 mod shadow;
 mod shrink;
@@ -63,6 +66,7 @@ mod sizes;
 mod stats;
 mod table;
 mod throttle;
+mod transit;
 
 #[cfg(all(test, not(loom)))]
 mod access_tests;
@@ -82,9 +86,9 @@ mod writeback_tests;
 pub use arrival::{Arrival, OnItsWay, Want};
 #[cfg(feature = "lab")]
 pub use contention::{Pacer, RmapConfig, RmapPolicy, RmapQuirks};
+pub use control::{Actor, Outcome, ScanControl};
 pub use lists::{LruList, PageType, Placement};
 pub use rmap::{DEBT_MAX, RmapStats};
-pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
 pub use stats::{ReclaimStats, pages_item};
@@ -114,7 +118,6 @@ const CLUSTER_MAX: u64 = 32;
 /// paid once per cluster and interrupts every CPU, was half of the thread's work with 32 pages (two
 /// virtual CPUs, a mapped file that streams by).
 const BACKGROUND_CLUSTER_MAX: u64 = 128;
-const CLUSTER_MAX_LEN: usize = 32;
 
 /// Default swappiness, as in the kernel.
 const SWAPPINESS: u64 = 60;

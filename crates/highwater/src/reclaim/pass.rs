@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::ScanControl;
+use super::control::ScanControl;
 use super::lruvec::Lruvec;
 use crate::group::{Depth, Exposure, GroupKey, GroupNode, GroupTree, Protection};
 use crate::units::Bytes;

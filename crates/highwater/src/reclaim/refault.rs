@@ -9,12 +9,12 @@
 //! A refault that is activated is a *workingset activation*, and a *restore* if the page had been
 //! active before: that is not a change of the working set but thrashing.
 
+use super::Reclaim;
 use super::lists::{PageType, Side};
 use super::lruvec::Lruvec;
 use super::policy::{Departure, Lens};
-use super::shadow::{Recalled, Shadow};
+use super::shadow::{Recalled, Refault, Shadow};
 use super::table::{note_placement, type_of};
-use super::{Reclaim, Refault};
 use crate::cache::{Evicted, PageFlag, PageKey};
 use crate::units::Pfn;
 

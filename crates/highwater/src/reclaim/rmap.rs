@@ -27,8 +27,8 @@
 //! gives contended pages to a thread of its own that waits; here the lock's holder evicts them.
 
 use super::Reclaim;
+use super::control::{PassPriority, ScanControl};
 use super::lists::PageType;
-use super::scan::ScanControl;
 use super::stats::StatAccount;
 use crate::cache::{
     Deferred, EvictBatch, Evicted, EvictedFor, FileEntry, Referenced, RmapAccess, Unmapped,
@@ -50,13 +50,6 @@ pub struct RmapStats {
     pub(crate) deferred: StatCell,
     pub(crate) settled: StatCell,
     pub(crate) over_debt: StatCell,
-}
-
-/// Progress of a pass: its priority, and the one it began with.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PassPriority {
-    pub(super) priority: u32,
-    pub(super) first: u32,
 }
 
 #[cfg(not(feature = "lab"))]

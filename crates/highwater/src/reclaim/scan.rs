@@ -17,126 +17,20 @@
 //! request gets memory even while other threads read.
 
 use super::balance::{ScanCounts, ScanInput, Swappiness};
+use super::control::{Actor, Outcome, PassPriority, ScanControl};
 use super::cursor::Visit;
 use super::lists::PageType;
 use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
-use super::rmap::PassPriority;
-use super::shrink::Scratch;
-use super::stats::StatAccount;
-use super::{ListSizes, LruvecRef, Reclaim};
-use crate::cache::WriteBackError;
-use crate::group::GroupNode;
+use super::round::{Round, Scan, Scratch, Step};
+use super::sizes::ListSizes;
+use super::{LruvecRef, Reclaim};
 use crate::sync::atomic::Ordering;
 use crate::units::Pages;
 
 /// Direct reclaim completes a round only up to this part of the pool. Chosen: pages freed beyond
 /// the goal are idle, and small pools have no memory for that.
 const WHOLE_ROUND_FRACTION: u64 = 128;
-
-/// Kind of reclaimer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Actor {
-    /// The background thread (kswapd).
-    Background,
-    /// Direct reclaim: the thread that needs the memory.
-    Direct,
-    /// Direct reclaim by a thread that polls futures: it never sleeps. Counted as direct reclaim.
-    Polled,
-    /// A request to evict pages without a shortage. Counted as direct reclaim, as in the kernel.
-    Requested,
-}
-
-/// Parameters of a pass (`scan_control`).
-#[derive(Clone, Debug)]
-pub struct ScanControl<'a> {
-    /// Pages to free. For the background thread a maximum; its pass ends when the pool has its high
-    /// watermark.
-    pub nr_to_reclaim: Pages,
-    /// The group that is short: pages of it and its descendants are evicted.
-    pub target: &'a GroupNode,
-    /// The kind of reclaimer.
-    pub actor: Actor,
-    /// Scan priority to start with: the shift applied to list lengths. `None` scales it to the
-    /// pool; 0 scans everything and ignores young marks.
-    pub first_priority: Option<u32>,
-    /// Whether pages protected by `min` or `low` are evicted too.
-    pub ignores_protection: bool,
-}
-
-impl ScanControl<'_> {
-    /// Returns whether the whole pool is short.
-    pub(super) fn is_pool_wide(&self) -> bool {
-        self.target.parent().is_none()
-    }
-
-    /// Returns the account that events are counted on.
-    pub(super) fn account(&self) -> StatAccount {
-        StatAccount {
-            is_background: self.actor == Actor::Background,
-            is_pool_wide: self.is_pool_wide(),
-        }
-    }
-}
-
-/// Result of a pass.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// Pages scanned on inactive lists.
-    pub nr_scanned: u64,
-    /// Pages freed.
-    pub nr_reclaimed: u64,
-    /// Clusters of groups that were scanned for that.
-    pub nr_steps: u64,
-    /// Pages that stayed because they were pinned or latched.
-    pub nr_borrowed: u64,
-    /// Pages whose write-back failed.
-    pub nr_write_failed: u64,
-    /// The last write-back error.
-    pub write_error: Option<WriteBackError>,
-}
-
-/// The state of one pass.
-pub(super) struct Scan<'a> {
-    pub(super) control: &'a ScanControl<'a>,
-    pass: Pass<'a>,
-    pub(super) scratch: Scratch,
-    pub(super) outcome: Outcome,
-    /// Whether active pages are scanned regardless of the lists' lengths.
-    forces_deactivation: bool,
-    /// Whether active pages were spared.
-    has_spared_active: bool,
-    has_drained: bool,
-    /// Whether it has waited for isolated pages.
-    pub(super) has_waited: bool,
-}
-
-/// Parameters of one round over the lists of each group.
-pub(super) struct Round {
-    pub(super) level: PassPriority,
-    /// Lists of the target, which hold the cursor.
-    pub(super) home: LruvecRef,
-    /// Scan inputs that all groups share.
-    input: ScanInput,
-}
-
-/// Part of one group's lists, scanned at once.
-pub(super) struct Step {
-    pub(super) lruvec: LruvecRef,
-    /// At most a cluster of each list.
-    pub(super) counts: ScanCounts,
-    /// Pages that can be taken before the group is protected: at least one.
-    pub(super) exposed: u64,
-    /// Whether a cluster of active anonymous pages is aged although it is not scanned otherwise, so
-    /// that there are inactive ones when they are needed.
-    pub(super) trims_anon: bool,
-}
-
-impl Scan<'_> {
-    fn finds_none(&self) -> bool {
-        self.outcome.nr_reclaimed == 0 && self.control.nr_to_reclaim > Pages::ZERO
-    }
-}
 
 impl Reclaim {
     /// Scans the lists of a target and its descendants, at increasing priority, until
@@ -148,7 +42,7 @@ impl Reclaim {
     /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0, and
     /// goes through the priorities at most four times. Writes dirty pages back (I/O). Allocates its
     /// buffers, a few hundred bytes, outside all locks. If any group has a `min` or a `low`, also
-    /// [`GroupNode::protection_below`] for each group that it visits.
+    /// `GroupNode::protection_below` for each group that it visits.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
         let mut scan = Scan {
             control,

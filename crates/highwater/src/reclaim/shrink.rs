@@ -5,25 +5,15 @@
 //! evictable pages are evicted together, so that the heavy barrier of retracting is paid once; the
 //! others go to the heads of their lists; frames are freed last.
 
+use super::control::{Actor, ScanControl};
 use super::lists::{LruList, PageType, Placement, Side};
 use super::policy::{Fate, Look};
-use super::scan::{Actor, Round, Scan, ScanControl, Step};
+use super::round::{Round, Scan, Scratch, Step};
 use super::stats::pages_item;
 use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WrittenBack};
 use crate::group::GroupNode;
 use crate::units::{Bytes, Pfn};
-
-/// Buffers of one pass.
-#[derive(Default)]
-pub(super) struct Scratch {
-    isolated: Vec<Pfn>,
-    candidates: Vec<Pfn>,
-    putback: Vec<(Pfn, Placement)>,
-    evict: EvictBatch,
-    /// Pages of the cluster that were written back.
-    nr_written: u64,
-}
 
 /// One list's part of a step.
 pub(super) struct Cluster<'a> {

@@ -2,11 +2,11 @@
 
 use std::iter::Sum;
 
-use super::isolate::Isolated;
+use super::LruvecRef;
 use super::lists::{Links, Lists, LruList, PageType, Placement};
 use super::lruvec::Lruvec;
 use super::shadow::AgeUnit;
-use super::{ListSizes, LruvecRef};
+use super::sizes::ListSizes;
 use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
@@ -35,6 +35,36 @@ impl LruvecPlace {
         let former = self.lists.take()?;
         self.next_clock = former.last_clock() + gap;
         Some(former)
+    }
+}
+
+/// A page that this thread has isolated, to put it back or to free it. It counts as isolated while
+/// this lives.
+#[derive(Debug)]
+#[must_use = "the page is on no list"]
+pub(super) struct Isolated {
+    pub(super) pfn: Pfn,
+    page_type: PageType,
+    /// The lists that it was on.
+    pub(super) from: LruvecRef,
+}
+
+impl Isolated {
+    /// Counts a page that is about to be isolated. The list's lock is held.
+    fn note(cache: &PageCache, from: &LruvecRef, pfn: Pfn) -> Self {
+        let page_type = type_of(cache, pfn);
+        from.note_isolated(page_type, 1);
+        Self {
+            pfn,
+            page_type,
+            from: Arc::clone(from),
+        }
+    }
+}
+
+impl Drop for Isolated {
+    fn drop(&mut self) {
+        self.from.note_settled(self.page_type, 1);
     }
 }
 

@@ -24,9 +24,10 @@
 use std::time::{Duration, Instant};
 
 use super::Reclaim;
+use super::control::Actor;
 use super::lists::PageType;
 use super::lruvec::Lruvec;
-use super::scan::{Actor, Scan};
+use super::round::Scan;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Condvar, LockClass, Mutex, Rank};
 

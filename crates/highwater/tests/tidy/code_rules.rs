@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::lexer::{Lexed, Token};
+use super::parts::PARTS;
 use super::tree::{CORE, File, Finding, Tree};
 
 /// The layers of the core, lowest first. A module may use modules of lower rows and of its own.
@@ -21,45 +22,6 @@ const LAYERS: &[&[&str]] = &[
     &["manager"],
     // Re-exports the layers below, for experiments.
     &["lab"],
-];
-
-/// Modules with layers of their own: their parts, lowest first. A file of a part may use the parts
-/// of lower rows, and of its own part the files that its `mod.rs` declares before it. Types that
-/// the module's own `mod.rs` defines are the common ground of all parts.
-const PARTS: &[(&str, &[&[&str]])] = &[
-    (
-        "group",
-        &[
-            &["policy", "stat"],
-            &["state"],
-            &["error"],
-            &["charge"],
-            &["tree"],
-            &["api"],
-        ],
-    ),
-    (
-        "manager",
-        &[
-            // `zeros` is for tests.
-            &[
-                "cgroup", "error", "group", "guard", "handler", "vmstat", "zeros",
-            ],
-            &["file", "limits", "pressure", "snapshot", "space", "spill"],
-            &["stat", "task", "usage", "victim"],
-            &["exhausted"],
-            &["victims"],
-            &["slow"],
-            &[
-                "alloc", "capacity", "charge", "charging", "fill", "throttle",
-            ],
-            &["background", "fault", "mapping"],
-            &["access", "alarm", "anon", "read", "writeback"],
-            &["builder", "wait"],
-            &["build", "grow", "handle"],
-            &["late_cpus"],
-        ],
-    ),
 ];
 
 /// Types that two files define, of which the platform selects one: the rseq area.

@@ -40,13 +40,14 @@ mod balanced;
 mod car;
 mod clock;
 mod duel;
-#[cfg(feature = "lab")]
-mod kernel;
 mod kind;
 mod s3_fifo;
 mod sieve;
 mod state;
 mod two_list;
+
+#[cfg(feature = "lab")]
+mod kernel;
 
 pub use balanced::Balanced;
 pub use car::Car;

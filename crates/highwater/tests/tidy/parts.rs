@@ -1,0 +1,83 @@
+//! The order of the parts within a module of the core.
+
+/// Modules with layers of their own: their parts, lowest first. A file of a part may use the parts
+/// of lower rows, and of its own part the files that its `mod.rs` declares before it. Types that
+/// the module's own `mod.rs` defines are the common ground of all parts.
+pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
+    (
+        "group",
+        &[
+            &["policy", "stat"],
+            &["state"],
+            &["error"],
+            &["charge"],
+            &["tree"],
+            &["api"],
+        ],
+    ),
+    (
+        "memmap",
+        &[
+            &[
+                "free",
+                "reservation",
+                "sandbox",
+                "token",
+                "vectored",
+                "visit",
+                "words",
+            ],
+            &["membarrier"],
+            &["barrier"],
+            &["seat"],
+            &["frames"],
+            &["block", "borrow"],
+            &["decommit"],
+        ],
+    ),
+    (
+        "reclaim",
+        &[
+            &["batch", "lists", "shadow", "transit"],
+            &["policy", "stats"],
+            &["sizes"],
+            &["balance"],
+            &["cursor"],
+            &["lruvec"],
+            &["control", "table"],
+            &[
+                "arrival",
+                "contention",
+                "isolate",
+                "pass",
+                "refault",
+                "rmap",
+            ],
+            &["round"],
+            &["shrink", "throttle"],
+            &["scan"],
+        ],
+    ),
+    (
+        "manager",
+        &[
+            // `zeros` is for tests.
+            &[
+                "cgroup", "error", "group", "guard", "handler", "vmstat", "zeros",
+            ],
+            &["file", "limits", "pressure", "snapshot", "space", "spill"],
+            &["stat", "task", "usage", "victim"],
+            &["exhausted"],
+            &["victims"],
+            &["slow"],
+            &[
+                "alloc", "capacity", "charge", "charging", "fill", "throttle",
+            ],
+            &["background", "fault", "mapping"],
+            &["access", "alarm", "anon", "read", "writeback"],
+            &["builder", "wait"],
+            &["build", "grow", "handle"],
+            &["late_cpus"],
+        ],
+    ),
+];
