@@ -61,6 +61,9 @@ pub enum OnFull {
     /// ([`Group::on_reclaim`]): so a tenant within its protection keeps its queries, however large
     /// one is. If no tenant is above its protection, the largest query is stopped
     /// ([`Group::on_exhausted`]).
+    ///
+    /// What a tenant gives back is not kept for the query that needs it: others of that tenant,
+    /// while they grow, may take it first, and the query may be refused.
     Victim,
 }
 
