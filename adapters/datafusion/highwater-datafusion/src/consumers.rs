@@ -1,11 +1,12 @@
 //! What each consumer of a pool uses: for [fairness](crate::Fairness), and for the text of a
 //! refusal.
 //!
-//! A consumer has a slot from its registration to its end. Slots are in blocks of [`BLOCK`] that
-//! are never freed before the pool, so that a call finds its slot without a lock: by the
-//! consumer's number in the first block, as a rule. `split` and `take` move bytes between
-//! reservations of one consumer without a call to the pool, so bytes are counted for a consumer
-//! and not for a reservation.
+//! A consumer has a slot from its registration to its end. Slots are in a few tables, each eight
+//! times as large as the one before, that are never freed before the pool. A consumer's number says
+//! where its slot is in each, to within [`PROBES`]; so a call finds it without a lock, and in no
+//! more steps if there are thousands of others. `split` and `take` move bytes between reservations
+//! of one consumer without a call to the pool, so bytes are counted for a consumer and not for a
+//! reservation.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,8 +15,14 @@ use datafusion_execution::memory_pool::MemoryConsumer;
 use highwater::Bytes;
 use parking_lot::Mutex;
 
-/// Slots of a block. Chosen: a query of a few partitions has no second block.
-const BLOCK: usize = 32;
+/// Slots of the first table. Chosen: a query of a few partitions has no second one.
+const FIRST: usize = 32;
+
+/// Tables: the last holds half a million slots. A consumer that finds none in any is not counted.
+const TABLES: usize = 6;
+
+/// Places of a table where a consumer's slot may be.
+const PROBES: usize = 2;
 
 /// Use of one consumer at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +43,7 @@ pub struct ConsumerUse {
 /// The consumers of one pool.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
-    first: Block,
-}
-
-#[derive(Debug, Default)]
-struct Block {
-    slots: [Slot; BLOCK],
-    next: OnceLock<Box<Self>>,
+    tables: [OnceLock<Box<[Slot]>>; TABLES],
 }
 
 /// One consumer's bytes.
@@ -62,28 +63,26 @@ impl Consumers {
     #[inline]
     pub(crate) fn find(&self, consumer: &MemoryConsumer) -> Option<&Slot> {
         let owner = consumer.id() + 1;
-        let is_its = |slot: &&Slot| slot.owner.load(Ordering::Acquire) == owner;
-        let likely = &self.first.slots[consumer.id() % BLOCK];
-        Some(likely)
-            .filter(is_its)
-            .or_else(|| self.slots().find(is_its))
+        let tables = self.tables.iter().map_while(OnceLock::get);
+        tables
+            .flat_map(|table| places(table, consumer))
+            // Acquire. Pairs with: the release of `unregister`.
+            .find(|slot| slot.owner.load(Ordering::Acquire) == owner)
     }
 
     /// Gives a consumer a slot.
     pub(crate) fn register(&self, consumer: &MemoryConsumer) {
         let owner = consumer.id() + 1;
-        let mut block = &self.first;
-        let slot = loop {
-            let starts = (0..BLOCK).map(|nth| &block.slots[(consumer.id() + nth) % BLOCK]);
+        let claims = |slot: &&Slot| {
             // Acquire. Pairs with: the release of `unregister`. Failure learns nothing.
-            let claims = |slot: &&Slot| {
-                let (set, failed) = (Ordering::Acquire, Ordering::Relaxed);
-                slot.owner.compare_exchange(0, owner, set, failed).is_ok()
-            };
-            match { starts }.find(claims) {
-                Some(slot) => break slot,
-                None => block = block.next.get_or_init(Box::default),
-            }
+            let (set, failed) = (Ordering::Acquire, Ordering::Relaxed);
+            slot.owner.compare_exchange(0, owner, set, failed).is_ok()
+        };
+        let make = |nth: usize| (0..FIRST << (3 * nth)).map(|_| Slot::default()).collect();
+        let mut tables = (0..TABLES).map(|nth| self.tables[nth].get_or_init(|| make(nth)));
+        let claimed = tables.find_map(|table| places(table, consumer).find(claims));
+        let Some(slot) = claimed else {
+            return;
         };
         *slot.who.lock() = (consumer.name().to_owned(), consumer.can_spill());
         // Relaxed: the peak of a consumer is read for texts.
@@ -107,10 +106,19 @@ impl Consumers {
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {
-        let blocks =
-            std::iter::successors(Some(&self.first), |block| block.next.get().map(Box::as_ref));
-        blocks.flat_map(|block| &block.slots)
+        self.tables
+            .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|it| it)
     }
+}
+
+/// Returns the places of a table where a consumer's slot may be.
+#[inline]
+fn places<'t>(table: &'t [Slot], consumer: &MemoryConsumer) -> impl Iterator<Item = &'t Slot> {
+    debug_assert!(table.len().is_power_of_two(), "a mask selects a place");
+    let (home, mask) = (consumer.id(), table.len() - 1);
+    (0..PROBES).map(move |nth| &table[home.wrapping_add(nth) & mask])
 }
 
 // Relaxed: numbers by themselves.
@@ -155,40 +163,34 @@ impl Slot {
 mod tests {
     use super::*;
 
-    // Goal: slots are found by their consumers only, also beyond the first block, and are used
-    // again.
+    // Goal: slots are found by their consumers only, also beyond the first table, within a few
+    // steps, and are used again.
     #[test]
     fn each_consumer_finds_its_own_slot() {
+        const CONSUMERS: usize = 2_000;
         let consumers = Consumers::default();
-        let all: Vec<_> = (0..3 * BLOCK)
+        let all: Vec<_> = (0..CONSUMERS)
             .map(|nth| MemoryConsumer::new(format!("sort {nth}")).with_can_spill(true))
             .collect();
-        for (nth, consumer) in all.iter().enumerate() {
-            assert!(consumers.find(consumer).is_none());
-            consumers.register(consumer);
-            consumers
-                .find(consumer)
-                .expect("registered")
-                .add(nth as u64);
+        let find = |nth: usize| consumers.find(&all[nth]).expect("registered");
+        for nth in 0..CONSUMERS {
+            assert!(consumers.find(&all[nth]).is_none());
+            consumers.register(&all[nth]);
+            find(nth).add(nth as u64);
         }
         let nr_slots = consumers.slots().count();
-        for (nth, consumer) in all.iter().enumerate() {
-            assert_eq!(
-                consumers.find(consumer).expect("registered").bytes(),
-                nth as u64
-            );
+        assert_eq!(nr_slots, FIRST + 8 * FIRST + 64 * FIRST, "three tables");
+        for nth in 0..CONSUMERS {
+            assert_eq!(find(nth).bytes(), nth as u64);
         }
         let most = &consumers.uses()[0];
-        assert_eq!(most.name, format!("sort {}", 3 * BLOCK - 1));
+        assert_eq!(most.name, format!("sort {}", CONSUMERS - 1));
         assert_eq!(
             (most.bytes, most.can_spill),
-            (Bytes(3 * BLOCK as u64 - 1), true)
+            (Bytes(CONSUMERS as u64 - 1), true)
         );
         for (nth, consumer) in all.iter().enumerate() {
-            consumers
-                .find(consumer)
-                .expect("registered")
-                .sub(nth as u64);
+            find(nth).sub(nth as u64);
             consumers.unregister(consumer);
         }
         assert_eq!(consumers.uses(), []);
