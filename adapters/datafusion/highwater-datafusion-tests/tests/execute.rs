@@ -84,3 +84,38 @@ async fn each_query_passes_alone_on_one_thread() {
         assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
     }
 }
+
+// Goal: on a runtime of one thread a query that waits blocks nothing. Method: all queries at once,
+// of which one is admitted at a time; the thread has to go on while others wait.
+#[tokio::test(flavor = "current_thread")]
+async fn queries_that_wait_do_not_block_the_one_thread() {
+    let (hw, tenant) = tenant(Bytes::mib(6));
+    let base = RuntimeEnvBuilder::new().build().expect("the default");
+    let spills = AtomicU64::new(0);
+    let (base, spills) = (&base, &spills);
+    let queries = highwater_datafusion_tests::QUERIES.map(|query| {
+        // One at a time has so much of its own.
+        let retry = Retry::default().with_first_reserve(Bytes::mib(4));
+        tenant.run(retry, move |pool| {
+            let runtime = runtime_for(base, pool);
+            async move {
+                let context = context(runtime?, ROWS, 1)?;
+                answer(&context, query.sql, spills).await
+            }
+        })
+    });
+    let mut queries = std::pin::pin!(futures::future::join_all(queries));
+    let mut ticks_while_waiting = 0;
+    let outcomes = loop {
+        if let Some(outcomes) = futures::future::poll_immediate(&mut queries).await {
+            break outcomes;
+        }
+        ticks_while_waiting += u32::from(tenant.counts().waiting > 0);
+        tokio::task::yield_now().await;
+    };
+    for outcome in outcomes {
+        assert!(outcome.expect("it passes alone").rows > 0);
+    }
+    assert!(ticks_while_waiting > 0, "no query had to wait");
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}

@@ -77,3 +77,44 @@ async fn no_query_fails_that_passes_alone() {
         }
     }
 }
+
+// Goal: where one `FairSpillPool` for all fails no query, neither does Highwater with the same
+// limit for all and no other; it spills no more, and each query returns the same. The times of both
+// are printed, and judge nothing: they depend on the machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_query_fails_where_fair_spill_fails_none() {
+    let (mut spilled, mut elapsed) = ([0, 0], [0.0, 0.0]);
+    for seed in 0..runs() {
+        let unlimited = scenario(Pools::Unlimited, ROWS, seed)
+            .await
+            .expect("set up");
+        let mut limit = unlimited.peak / 2;
+        let fair = loop {
+            let fair = scenario(Pools::FairSpill(limit), ROWS, seed)
+                .await
+                .expect("set up");
+            if fair.failed().is_empty() {
+                break fair;
+            }
+            assert!(limit < unlimited.peak * 8, "it fails with any limit");
+            limit += limit / 4;
+        };
+        let pools = Pools::Highwater { limit, max: limit };
+        let outcome = scenario(pools, ROWS, seed).await.expect("set up");
+        println!("seed {seed}: {}", describe(Pools::FairSpill(limit), &fair));
+        println!("seed {seed}: {}", describe(pools, &outcome));
+        assert!(outcome.peak <= limit, "{} of {limit}", outcome.peak);
+        assert!(outcome.spilled <= fair.spilled, "it spilled more");
+        for ((query, answer, _), (_, want, _)) in outcome.queries.iter().zip(&fair.queries) {
+            let answer = answer
+                .as_ref()
+                .unwrap_or_else(|error| panic!("{}: {error}", query.name));
+            assert_eq!(Some(answer), want.as_ref().ok(), "{}", query.name);
+        }
+        for (nth, it) in [&fair, &outcome].into_iter().enumerate() {
+            spilled[nth] += it.spilled;
+            elapsed[nth] += it.elapsed.as_secs_f64();
+        }
+    }
+    println!("FairSpillPool, Highwater: spilled {spilled:?} B, elapsed {elapsed:.1?} s");
+}
