@@ -18,6 +18,11 @@ const SIDES: [Side; 2] = [Side::Inactive, Side::Active];
 const CLUSTER_MAX: usize = 32;
 const CLUSTER_FRACTION: usize = 256;
 
+/// Returns the size of a cluster of reclaim in a pool of that many pages.
+pub(super) fn cluster(capacity: usize) -> usize {
+    (capacity / CLUSTER_FRACTION).clamp(1, CLUSTER_MAX)
+}
+
 /// A cache under the policy `P`; see the module.
 #[derive(Debug)]
 pub struct Decided<P> {
@@ -47,7 +52,7 @@ impl<P: EvictionPolicy> Decided<P> {
     /// Scans in clusters of reclaim's size in a pool of that many pages.
     #[must_use]
     pub fn in_clusters(mut self) -> Self {
-        self.cluster = (self.capacity / CLUSTER_FRACTION).clamp(1, CLUSTER_MAX);
+        self.cluster = cluster(self.capacity);
         self
     }
 

@@ -16,16 +16,19 @@
 mod arc;
 mod balanced;
 mod belady;
+mod bounded;
 mod cache;
 mod car;
 mod clock;
 mod decided;
 mod lists;
 mod lru;
+mod recency;
 mod s3_fifo;
 mod sieve;
 mod two_q;
 
+pub use bounded::Bounded;
 pub use cache::{AccessTrace, Replacement};
 pub use decided::Decided;
 
