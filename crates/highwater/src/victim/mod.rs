@@ -104,8 +104,7 @@ pub enum State {
 impl Standing {
     /// Returns the state of an ordinary candidate with this usage.
     #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn of(usage: Estimate<Bytes>) -> Self {
+    pub const fn of(usage: Estimate<Bytes>) -> Self {
         Self {
             usage,
             oom_score_adj: OomScoreAdj::ZERO,

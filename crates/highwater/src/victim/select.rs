@@ -133,7 +133,7 @@ impl<Id: Copy + Ord> Selector<Id> {
     ///
     /// ```
     /// use highwater::units::{Bytes, Estimate};
-    /// use highwater::victim::{Candidates, Policy, Selector, Standing};
+    /// use highwater::victim::{Candidates, Decision, Policy, Selector, Standing};
     ///
     /// /// Workers that know their memory exactly.
     /// struct Workers(Vec<u64>);
@@ -153,12 +153,14 @@ impl<Id: Copy + Ord> Selector<Id> {
     /// }
     ///
     /// let mut selector = Selector::with_capacity(17);
-    /// let chosen = selector.select(&Workers(vec![3, 9, 4]), &Policy::default()).chosen();
-    /// let chosen = chosen.unwrap();
-    /// assert_eq!((chosen.id, chosen.gap, chosen.census.reads), (1, Bytes(0), 0));
+    /// let decision = selector.select(&Workers(vec![3, 9, 4]), &Policy::default());
+    /// let Decision::Chosen(worst) = decision else {
+    ///     panic!("{decision:?}");
+    /// };
+    /// assert_eq!((worst.id, worst.gap, worst.census.reads), (1, Bytes(0), 0));
     /// // Stopping either of these would free nothing.
-    /// let none = selector.select(&Workers(vec![0, 0]), &Policy::default()).chosen();
-    /// assert!(none.is_none());
+    /// let decision = selector.select(&Workers(vec![0, 0]), &Policy::default());
+    /// assert!(matches!(decision, Decision::Nobody(_)));
     /// ```
     pub fn select<C: Candidates<Id = Id>>(
         &mut self,
