@@ -65,8 +65,8 @@ impl User {
 fn bench_for_all() -> Bench {
     let bench = Bench::new();
     let program = bench.path("highwater");
-    // A process of its own writes the copy: a descriptor of this one could be inherited by a program
-    // that another test starts meanwhile, and a file that is open for writing cannot be run.
+    // A process of its own writes the copy: a descriptor of this one could be inherited by a
+    // program that another test starts, and a file that is open for writing cannot be run.
     let mut copy = Command::new("cp");
     copy.args([env!("CARGO_BIN_EXE_highwater"), &program]);
     assert!(copy.status().unwrap().success());

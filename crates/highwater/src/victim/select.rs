@@ -160,7 +160,7 @@ impl<Id: Copy + Ord> Selector<Id> {
     /// assert_eq!((worst.id, worst.gap, worst.census.reads), (1, Bytes(0), 0));
     /// // Stopping either of these would free nothing.
     /// let decision = selector.select(&Workers(vec![0, 0]), &Policy::default());
-    /// assert!(matches!(decision, Decision::Nobody(_)));
+    /// assert!(!matches!(decision, Decision::Chosen(_)));
     /// ```
     pub fn select<C: Candidates<Id = Id>>(
         &mut self,
