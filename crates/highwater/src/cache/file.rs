@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use thiserror::Error;
 
 use super::anon::Anon;
-use super::backing::{Backing, FileBacking};
+use super::backing::Backing;
 use super::errseq::{SyncFailures, ToldOf};
 use super::key::{Access, FileId, FileKind, PageKey};
 use super::readahead::Readahead;
 use super::rmap::Rmap;
+use super::system_file::FileBacking;
 use super::{Evicted, PageCache};
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
@@ -34,8 +35,8 @@ pub struct FileEntry {
     /// Number of pages when it was opened.
     pages: u64,
     backing: Arc<dyn Backing>,
-    /// Whether the backing writes each byte that it reports as read: true for the library's own.
-    is_truthful: bool,
+    /// The system file behind `backing`, if it was opened as one.
+    system: Option<Arc<FileBacking>>,
     /// The memory object behind `backing` if the pages are swap-backed.
     anon: Option<Arc<Anon>>,
     readahead: Readahead,
@@ -159,7 +160,14 @@ impl FileEntry {
     /// itself.
     #[must_use]
     pub fn is_truthful(&self) -> bool {
-        self.is_truthful
+        self.system_file().is_some() || self.anon.is_some()
+    }
+
+    /// Returns the system file behind the backing, if it was opened as one: its pages can be read
+    /// and written through its descriptor.
+    #[must_use]
+    pub(crate) fn system_file(&self) -> Option<&FileBacking> {
+        self.system.as_deref()
     }
 
     /// Returns the memory object, if the pages are swap-backed.
@@ -223,17 +231,18 @@ impl FileTable {
     }
 
     fn open(&self, source: FileSource) -> Result<Arc<FileEntry>, TooManyFiles> {
-        let is_truthful = !matches!(source, FileSource::Backing(..));
-        let (backing, anon, kind, access) = match source {
+        let (mut system, mut anon) = (None, None);
+        let (backing, kind, access): (Arc<dyn Backing>, _, _) = match source {
             FileSource::System(file, access) => {
-                let backing = Arc::new(file) as Arc<dyn Backing>;
-                (backing, None, FileKind::File, access)
+                let file = Arc::new(file);
+                system = Some(Arc::clone(&file));
+                (file, FileKind::File, access)
             }
-            FileSource::Backing(backing, access) => (backing, None, FileKind::File, access),
-            FileSource::Memory(anon, kind) => {
-                let anon = Arc::new(anon);
-                let backing = Arc::clone(&anon) as Arc<dyn Backing>;
-                (backing, Some(anon), kind, Access::ReadWrite)
+            FileSource::Backing(backing, access) => (backing, FileKind::File, access),
+            FileSource::Memory(memory, kind) => {
+                let memory = Arc::new(memory);
+                anon = Some(Arc::clone(&memory));
+                (memory, kind, Access::ReadWrite)
             }
         };
         let resident = CounterSet::new(&self.layout);
@@ -249,7 +258,7 @@ impl FileTable {
             id: FileId::new(slot, kind, access),
             pages,
             backing,
-            is_truthful,
+            system,
             anon,
             readahead: Readahead::default(),
             resident,

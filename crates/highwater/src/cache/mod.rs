@@ -41,6 +41,7 @@ mod readahead;
 mod rmap;
 mod space;
 mod swap;
+mod system_file;
 mod table;
 mod writeback;
 
@@ -54,7 +55,7 @@ mod tests;
 use std::fmt;
 
 pub use area::{AreaFlag, AreaSpec, VmArea};
-pub use backing::{Backing, FileBacking};
+pub use backing::Backing;
 pub use dirty::{DirtyEvents, DirtyPressure, WriteBack};
 pub use discard::Discard;
 pub use errseq::ToldOf;
@@ -71,6 +72,7 @@ pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung}
 pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
+pub use system_file::FileBacking;
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted, zeroed};
 use crate::percpu::Regime;

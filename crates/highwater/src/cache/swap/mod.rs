@@ -21,7 +21,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::backing::{Backing, FileBacking};
+use super::backing::Backing;
+use super::system_file::FileBacking;
 use crate::sync::{Arc, LockClass, LockEvents, Mutex, Rank, Sequence, StatCell};
 use crate::units::{Bytes, FilePage, PAGE_SIZE, Pages};
 use slots::SwapSlots;
