@@ -1,5 +1,5 @@
 //! Promise: the public API without the feature `lab` is what `public-api.txt` lists, and at most
-//! 250 types and functions.
+//! 290 types and functions.
 //!
 //! Method: rustdoc's JSON of a build without features, one line for each item that a user can name.
 //! After an intended change, renew the text and review its diff:
@@ -15,8 +15,9 @@ use std::{env, fs};
 
 use serde_json::Value;
 
-/// The most types, traits, functions and methods.
-const ITEMS_MAX: usize = 250;
+/// The most types, traits, functions and methods: 250 for the manager and the layers that are useful
+/// alone, and 40 for the contract of a storage engine.
+const ITEMS_MAX: usize = 290;
 
 /// The version of rustdoc's JSON that [`Api`] reads.
 const FORMAT: u64 = 57;

@@ -93,11 +93,40 @@ impl Duel {
     }
 }
 
+/// Length of the small queue, learnt from refaults.
+#[derive(Debug)]
+pub(super) struct Learnt {
+    capacity: usize,
+    pub(super) len: usize,
+}
+
+impl Learnt {
+    pub(super) fn new(capacity: usize) -> Self {
+        let len = (capacity / 10).max(1);
+        Self { capacity, len }
+    }
+
+    /// Makes a queue longer, in larger steps while few pages were evicted.
+    pub(super) fn lengthen(&mut self, queue: usize, nr_left: usize) {
+        let (divisor, step_max) = match nr_left {
+            left if 2 * left < self.capacity => (8, 32),
+            left if left < self.capacity => (8, 8),
+            _ => (64, 2),
+        };
+        let step = (self.capacity / divisor).clamp(1, step_max);
+        let len = match queue {
+            SMALL => self.len + step,
+            _ => self.len.saturating_sub(step),
+        };
+        let most = (self.capacity * 9 / 10).max(1);
+        self.len = len.clamp((self.capacity / 100).max(1), most);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Balanced {
     capacity: usize,
-    /// Learnt length of the small queue.
-    learnt: usize,
+    learnt: Learnt,
     duel: Duel,
     lists: Lists<2>,
     /// Evictions from the small and the large queue so far.
@@ -110,7 +139,7 @@ impl Balanced {
     pub(super) fn new(capacity: usize, footprint: usize) -> Self {
         Self {
             capacity,
-            learnt: (capacity / 10).max(1),
+            learnt: Learnt::new(capacity),
             duel: Duel::new(),
             lists: Lists::new(footprint),
             left: [0; 2],
@@ -122,7 +151,7 @@ impl Balanced {
         if self.duel.is_wide {
             (self.capacity * 19 / 20).max(1)
         } else {
-            self.learnt
+            self.learnt.len
         }
     }
 
@@ -191,29 +220,12 @@ impl Balanced {
             self.duel.regrets += 1;
         }
         if !self.duel.is_wide && distance <= self.capacity / 8 + 1 {
-            self.learn(queue);
+            self.learnt.lengthen(queue, self.nr_left());
         }
         match queue {
             SMALL if distance <= self.capacity + self.capacity / 2 => MAIN,
             _ => SMALL,
         }
-    }
-
-    /// Makes a queue longer.
-    fn learn(&mut self, queue: usize) {
-        let least = (self.capacity / 100).max(1);
-        let most = (self.capacity * 9 / 10).max(1);
-        let (divisor, step_max) = match self.nr_left() {
-            left if 2 * left < self.capacity => (8, 32),
-            left if left < self.capacity => (8, 8),
-            _ => (64, 2),
-        };
-        let step = (self.capacity / divisor).clamp(1, step_max);
-        let learnt = match queue {
-            SMALL => self.learnt + step,
-            _ => self.learnt.saturating_sub(step),
-        };
-        self.learnt = learnt.clamp(least, most);
     }
 
     fn is_filling(&self) -> bool {

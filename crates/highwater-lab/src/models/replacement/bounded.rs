@@ -34,6 +34,7 @@
 //! MGLRU.
 
 use super::Replacement;
+use super::balanced::Learnt;
 use super::lists::Lists;
 use super::recency::{Bound, ONE, Recency};
 
@@ -163,8 +164,7 @@ struct Left {
 pub struct Bounded {
     capacity: usize,
     cluster: usize,
-    /// Learnt length of the small queue.
-    learnt: usize,
+    learnt: Learnt,
     /// Whether new pages fill the large queue, which LRU has left short.
     is_filling: bool,
     lists: Lists<2>,
@@ -189,7 +189,7 @@ impl Bounded {
         Self {
             capacity,
             cluster: super::decided::cluster(capacity),
-            learnt: (capacity / 10).max(1),
+            learnt: Learnt::new(capacity),
             is_filling: false,
             lists: Lists::new(footprint),
             young: vec![0; footprint],
@@ -209,7 +209,7 @@ impl Bounded {
     }
 
     fn is_changing(&self) -> bool {
-        self.nr_left() < self.capacity || 3 * self.learnt >= 2 * self.capacity
+        self.nr_left() < self.capacity || 3 * self.learnt.len >= 2 * self.capacity
     }
 
     /// Returns the time of an access that was found now and made since the last walk.
@@ -284,7 +284,7 @@ impl Bounded {
     }
 
     fn shrink_learnt(&mut self) {
-        let is_long = self.lists.len(MAIN) > self.capacity - self.learnt;
+        let is_long = self.lists.len(MAIN) > self.capacity - self.learnt.len;
         let queue = if is_long || self.lists.len(SMALL) == 0 {
             MAIN
         } else {
@@ -327,7 +327,7 @@ impl Bounded {
         }
         let distance = self.left[left.queue] - left.at;
         if distance <= self.capacity / 8 + 1 {
-            self.learn(left.queue);
+            self.learnt.lengthen(left.queue, self.nr_left());
         }
         match left.queue {
             SMALL if distance <= self.capacity + self.capacity / 2 => MAIN,
@@ -336,21 +336,6 @@ impl Bounded {
     }
 
     /// Makes a queue longer.
-    fn learn(&mut self, queue: usize) {
-        let (divisor, step_max) = match self.nr_left() {
-            left if 2 * left < self.capacity => (8, 32),
-            left if left < self.capacity => (8, 8),
-            _ => (64, 2),
-        };
-        let step = (self.capacity / divisor).clamp(1, step_max);
-        let learnt = match queue {
-            SMALL => self.learnt + step,
-            _ => self.learnt.saturating_sub(step),
-        };
-        let most = (self.capacity * 9 / 10).max(1);
-        self.learnt = learnt.clamp((self.capacity / 100).max(1), most);
-    }
-
     fn arrive(&mut self) {
         self.arrivals += 1;
         if self.arrivals >= self.walked + (self.capacity / EPOCHS).max(1) {
@@ -361,7 +346,7 @@ impl Bounded {
             let is_learnt = self.account.mode == Mode::Learnt;
             self.is_filling = is_learnt && 4 * self.lists.len(MAIN) < self.capacity;
         }
-        self.is_filling &= self.lists.len(MAIN) < self.capacity - self.learnt;
+        self.is_filling &= self.lists.len(MAIN) < self.capacity - self.learnt.len;
     }
 }
 

@@ -46,6 +46,7 @@
 use crate::group::state::{ActingCpu, Event, GroupKey, Groups, Slot, TreeShape};
 use crate::units::GroupId;
 
+use super::escrow::take;
 use super::outcome::Refusal;
 use super::reserve::Way;
 
@@ -58,6 +59,10 @@ impl Groups {
         actor: ActingCpu,
         bytes: u64,
     ) -> Result<(), Refusal> {
+        let slot = self.slot(key.id);
+        if take(slot, key, slot.index(actor), bytes) {
+            return Ok(());
+        }
         let is_closed = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().is_closed();
         if bytes > 0 && self.chain(key.id).any(is_closed) {
             match self.force_beside(key, actor, bytes) {
@@ -65,7 +70,7 @@ impl Groups {
                 decided => return decided,
             }
         }
-        match self.charge_uncounted(key, actor, bytes) {
+        match self.charge_slow(key, actor, bytes) {
             Ok(_throttles_nobody) => Ok(()),
             Err(Refusal::Removed) => Err(Refusal::Removed),
             Err(_) => self.force_above(key, bytes),

@@ -84,7 +84,7 @@ impl Groups {
     }
 
     /// Like [`Groups::charge_uncounted`], when the word does not suffice.
-    fn charge_slow(
+    pub(super) fn charge_slow(
         &self,
         key: GroupKey,
         actor: ActingCpu,
