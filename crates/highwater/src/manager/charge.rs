@@ -179,6 +179,9 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn force_charge(&self, bytes: Bytes) -> Charge {
+        if let Some(held) = self.slot().take(bytes) {
+            return Charge::new(held, Duration::ZERO);
+        }
         let keeper = self.shared().reference();
         let held = self.node().force_charge_kept(keeper, bytes);
         Charge::new(held, Duration::ZERO)
