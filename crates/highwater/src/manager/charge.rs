@@ -178,13 +178,20 @@ impl Group {
     /// assert!(tenant.charge(Bytes(1)).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn force_charge(&self, bytes: Bytes) -> Charge {
-        if let Some(held) = self.slot().take(bytes) {
-            return Charge::new(held, Duration::ZERO);
-        }
-        let keeper = self.shared().reference();
-        let held = self.node().force_charge_kept(keeper, bytes);
+        let held = match self.slot().take(bytes) {
+            Some(held) => held,
+            None => self.force_slowly(bytes),
+        };
         Charge::new(held, Duration::ZERO)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn force_slowly(&self, bytes: Bytes) -> Held<Shared> {
+        let keeper = self.shared().reference();
+        self.node().force_charge_kept(keeper, bytes)
     }
 }
 
