@@ -9,6 +9,11 @@ use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 
 /// Storage of one file's pages. Called from many threads concurrently, with no lock held except the
 /// latches of the pages concerned, for writable files.
+///
+/// The cache's buffers are frames: 4,096 bytes, aligned to 4 KiB, as `O_DIRECT` needs them, except
+/// that the buffer of a partial last page ends with the file. A wrapper that copies pages should
+/// align its copies likewise; [`FileBacking::open_direct`](super::FileBacking::open_direct) copies
+/// those that are not.
 #[expect(
     clippy::len_without_is_empty,
     reason = "the length of a file, not of a collection"

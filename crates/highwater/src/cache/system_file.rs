@@ -1,35 +1,280 @@
-//! System files as storage of pages.
+//! System files as storage of pages: through the kernel's page cache, or past it (`O_DIRECT`).
+//!
+//! A direct file has two descriptors. Whole pages go through the one opened with `O_DIRECT`, from
+//! and to frames, which are aligned to 4 KiB. A partial last page goes through a second one, by way
+//! of the kernel's cache: direct I/O moves whole blocks, so that a direct write of that page would
+//! write beyond the file's end, and truncating afterwards would show other readers of the file a
+//! wrong length, for ever after a crash. The kernel is told not to read around that page, and to
+//! drop it again.
+//!
+//! Invariant: a request of a direct file starts at a multiple of 4 KiB and is a multiple of 4 KiB
+//! long, from a buffer aligned to 4 KiB, or is for the partial last page alone. So nothing is
+//! written beyond the end, and no page goes both ways.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use thiserror::Error;
 
 use super::backing::Backing;
-use crate::memmap::{read_vectored_at, write_vectored_at};
-use crate::units::{FilePage, PAGE_BYTES};
+use super::key::Access;
+use crate::memmap::{
+    Advice, DirectAlign, advise, direct_align, read_vectored_at, write_vectored_at,
+};
+use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 
 /// A system file.
 #[derive(Debug)]
 pub struct FileBacking {
     file: File,
     len: u64,
+    route: Route,
 }
 
+/// The way of pages to and from storage.
+#[derive(Debug)]
+enum Route {
+    /// Through the kernel's page cache.
+    Buffered,
+    /// Past it, except for a partial last page: the same file, buffered.
+    Direct { tail: Option<File> },
+}
+
+/// A file without direct I/O.
+#[derive(Debug, Error)]
+enum NotDirect {
+    #[error("its file system refuses O_DIRECT ({0})")]
+    Refused(io::Error),
+    #[error("its file system has no direct I/O for it")]
+    Absent,
+    #[error(
+        "direct I/O on it is aligned to {} bytes in memory and {} in the file, and pages are \
+         aligned to {PAGE_SIZE}", .0.memory, .0.offset
+    )]
+    Alignment(DirectAlign),
+}
+
+impl From<NotDirect> for io::Error {
+    fn from(reason: NotDirect) -> Self {
+        Self::new(io::ErrorKind::Unsupported, reason)
+    }
+}
+
+/// A page of memory aligned like a frame.
+#[repr(C, align(4096))]
+struct AlignedPage([u8; PAGE_SIZE]);
+
 impl FileBacking {
-    /// Wraps an open file; its length is fixed at the current one.
+    /// Wraps an open file; its length is fixed at the current one. Pages go through the kernel's
+    /// page cache.
     ///
     /// # Errors
     ///
     /// When the system does not return the length.
     pub fn new(file: File) -> io::Result<Self> {
         let len = file.metadata()?.len();
-        Ok(Self { file, len })
+        Ok(Self {
+            file,
+            len,
+            route: Route::Buffered,
+        })
+    }
+
+    /// Opens a file whose pages go past the kernel's page cache (`O_DIRECT`), except a partial last
+    /// one: for [`Manager::open_backing`](crate::Manager::open_backing) under a wrapper, and for
+    /// [`Builder::swap_on`](crate::Builder::swap_on). Its length is fixed at the current one.
+    ///
+    /// # Cost
+    ///
+    /// Buffers of 4,096 bytes that are aligned to 4 KiB, as frames are, are read and written in
+    /// place, others through a copy, one page at a time.
+    ///
+    /// # Errors
+    ///
+    /// Any error of the system; [`Unsupported`](io::ErrorKind::Unsupported), with the reason, when
+    /// the file system has no direct I/O or aligns it to more than 4 KiB.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use highwater::{Access, FileBacking, Manager};
+    ///
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// let hw = Manager::builder().build()?;
+    /// let storage = match FileBacking::open_direct(source.path(), Access::ReadOnly) {
+    ///     Ok(storage) => storage,
+    ///     Err(_) => FileBacking::new(std::fs::File::open(source.path())?)?, // buffered
+    /// };
+    /// let file = hw.open_backing(Arc::new(storage), Access::ReadOnly)?;
+    /// assert_eq!(file.pages(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_direct(path: impl AsRef<Path>, access: Access) -> io::Result<Self> {
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::ReadWrite);
+        // First, so that only a refusal of the flag is one of direct I/O.
+        let buffered = options.open(path)?;
+        let file = options.custom_flags(libc::O_DIRECT).open(path);
+        let file = file.map_err(refusal)?;
+        let (there, here) = (buffered.metadata()?, file.metadata()?);
+        if (there.dev(), there.ino()) != (here.dev(), here.ino()) {
+            return Err(io::Error::other("it was replaced while it was opened"));
+        }
+        Self::over_direct(file, buffered)
+    }
+
+    /// Wraps a file opened with `O_DIRECT`, and the same file opened without.
+    fn over_direct(file: File, buffered: File) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        check_direct(&file, len)?;
+        let is_partial = !len.is_multiple_of(PAGE_BYTES);
+        if is_partial {
+            advise(&buffered, 0, 0, Advice::Random);
+        }
+        let tail = is_partial.then_some(buffered);
+        Ok(Self {
+            file,
+            len,
+            route: Route::Direct { tail },
+        })
+    }
+
+    /// Returns whether whole pages go past the kernel's page cache.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(self.route, Route::Direct { .. })
     }
 
     /// Returns the open file through which a page is read and written, at the page's offset. Runs
     /// of pages with the same file may be one request.
-    pub(crate) fn file_of(&self, _page: FilePage) -> &File {
-        &self.file
+    pub(crate) fn file_of(&self, page: FilePage) -> &File {
+        self.tail_of(page).unwrap_or(&self.file)
+    }
+
+    /// Returns the buffered file of a page that direct I/O can not move.
+    fn tail_of(&self, page: FilePage) -> Option<&File> {
+        match &self.route {
+            Route::Direct { tail } if self.page_len(page) < PAGE_SIZE => tail.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns how many of `count` pages from `first` on can be moved by one request.
+    fn run_len(&self, first: FilePage, count: usize) -> usize {
+        let last = FilePage(first.0 + count.saturating_sub(1) as u64);
+        count - usize::from(self.tail_of(last).is_some())
+    }
+
+    /// Returns whether the buffer of a whole page has to be copied, because it is not aligned as
+    /// direct I/O needs it.
+    fn needs_copy(&self, buf: &[u8]) -> bool {
+        self.is_direct() && buf.len() == PAGE_SIZE && !buf.as_ptr().addr().is_multiple_of(PAGE_SIZE)
+    }
+
+    /// Has the kernel drop its copy of a partial last page.
+    fn drop_tail(&self) {
+        if let Route::Direct { tail: Some(tail) } = &self.route {
+            let start = self.len - self.len % PAGE_BYTES;
+            advise(tail, start, PAGE_BYTES, Advice::DontNeed);
+        }
+    }
+
+    fn read_run(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        let offset = first.0 * PAGE_BYTES;
+        let mut slices: Vec<IoSliceMut<'_>> =
+            bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        let (mut left, mut done) = (&mut slices[..], 0);
+        while !left.is_empty() {
+            match read_vectored_at(&self.file, left, offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => {
+                    done += count;
+                    IoSliceMut::advance_slices(&mut left, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`read_run`](Self::read_run), by way of aligned memory.
+    fn read_copied(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        let mut copies: Vec<_> = bufs.iter().map(|_| AlignedPage([0; PAGE_SIZE])).collect();
+        let mut aligned: Vec<_> = copies.iter_mut().map(|copy| &mut copy.0[..]).collect();
+        let done = self.read_run(first, &mut aligned)?;
+        for (buf, copy) in bufs.iter_mut().zip(&copies) {
+            buf.copy_from_slice(&copy.0);
+        }
+        Ok(done)
+    }
+
+    fn write_run(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
+        let offset = first.0 * PAGE_BYTES;
+        let mut slices: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+        let (mut left, mut done) = (&mut slices[..], 0);
+        while !left.is_empty() {
+            match write_vectored_at(&self.file, left, offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => {
+                    done += count;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`write_run`](Self::write_run), by way of aligned memory.
+    fn write_copied(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
+        let copy = |buf: &&[u8]| <[u8; PAGE_SIZE]>::try_from(*buf).map(AlignedPage);
+        let copies: Result<Vec<_>, _> = bufs.iter().map(copy).collect();
+        let copies = copies.map_err(|_| io::ErrorKind::InvalidInput)?;
+        let aligned: Vec<_> = copies.iter().map(|copy| &copy.0[..]).collect();
+        self.write_run(first, &aligned)
+    }
+}
+
+/// Checks that a file opened with `O_DIRECT` can be read and written in pages.
+fn check_direct(file: &File, len: u64) -> io::Result<()> {
+    match direct_align(file) {
+        Some(align) => Ok(suits_pages(align)?),
+        // Not told: the first page shows it.
+        None if len >= PAGE_BYTES => {
+            let mut page = Box::new(AlignedPage([0; PAGE_SIZE]));
+            file.read_at(&mut page.0, 0).map(drop).map_err(refusal)
+        }
+        None => Ok(()),
+    }
+}
+
+fn suits_pages(align: DirectAlign) -> Result<(), NotDirect> {
+    let divides_page = |align: u32| PAGE_BYTES.is_multiple_of(u64::from(align)) && align > 0;
+    match align {
+        DirectAlign {
+            memory: 0,
+            offset: 0,
+        } => Err(NotDirect::Absent),
+        align if divides_page(align.memory) && divides_page(align.offset) => Ok(()),
+        align => Err(NotDirect::Alignment(align)),
+    }
+}
+
+/// Turns the error of a file system that knows no direct I/O into one that says so.
+fn refusal(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EINVAL | libc::EOPNOTSUPP) => NotDirect::Refused(error).into(),
+        _ => error,
     }
 }
 
@@ -54,33 +299,42 @@ impl Backing for FileBacking {
     }
 
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        if self.needs_copy(buf) {
+            return self.read_copied(page, &mut [buf]);
+        }
         let (file, offset) = (self.file_of(page), page.0 * PAGE_BYTES);
-        complete(buf.len(), |done| {
+        let result = complete(buf.len(), |done| {
             file.read_at(&mut buf[done..], offset + done as u64)
-        })
+        });
+        if self.tail_of(page).is_some() {
+            self.drop_tail();
+        }
+        result
     }
 
     fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
-        let offset = first.0 * PAGE_BYTES;
-        let mut slices: Vec<IoSliceMut<'_>> =
-            bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
-        let (mut left, mut done) = (&mut slices[..], 0);
-        while !left.is_empty() {
-            match read_vectored_at(&self.file, left, offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => {
-                    done += count;
-                    IoSliceMut::advance_slices(&mut left, count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
+        let (run, tail) = bufs.split_at_mut(self.run_len(first, bufs.len()));
+        let want: usize = run.iter().map(|buf| buf.len()).sum();
+        let mut done = match run.iter().any(|buf| self.needs_copy(buf)) {
+            true => self.read_copied(first, run)?,
+            false => self.read_run(first, run)?,
+        };
+        if let [tail] = tail
+            && done == want
+        {
+            match self.read_page(FilePage(first.0 + run.len() as u64), tail) {
+                Ok(count) => done += count,
+                Err(error) if want == 0 => return Err(error),
+                Err(_) => {}
             }
         }
         Ok(done)
     }
 
     fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        if self.needs_copy(buf) {
+            return self.write_copied(page, &[buf]);
+        }
         let (file, offset) = (self.file_of(page), page.0 * PAGE_BYTES);
         complete(buf.len(), |done| {
             file.write_at(&buf[done..], offset + done as u64)
@@ -88,25 +342,64 @@ impl Backing for FileBacking {
     }
 
     fn write_pages(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
-        let offset = first.0 * PAGE_BYTES;
-        let mut slices: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
-        let (mut left, mut done) = (&mut slices[..], 0);
-        while !left.is_empty() {
-            match write_vectored_at(&self.file, left, offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => {
-                    done += count;
-                    IoSlice::advance_slices(&mut left, count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
+        let (run, tail) = bufs.split_at(self.run_len(first, bufs.len()));
+        let want: usize = run.iter().map(|buf| buf.len()).sum();
+        let mut done = match run.iter().any(|buf| self.needs_copy(buf)) {
+            true => self.write_copied(first, run)?,
+            false => self.write_run(first, run)?,
+        };
+        if let [tail] = tail
+            && done == want
+        {
+            match self.write_page(FilePage(first.0 + run.len() as u64), tail) {
+                Ok(count) => done += count,
+                Err(error) if want == 0 => return Err(error),
+                Err(_) => {}
             }
         }
         Ok(done)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data()?;
+        self.drop_tail();
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io;
+
+    use super::{DirectAlign, refusal, suits_pages};
+
+    // Goal: only alignments that pages have are accepted, and the others say why.
+    #[test]
+    fn pages_suit_alignments_that_divide_them() {
+        let text = |memory, offset| {
+            let checked = suits_pages(DirectAlign { memory, offset });
+            checked.map_err(|reason| reason.to_string())
+        };
+        for (memory, offset) in [(1, 512), (4, 512), (512, 4096), (4096, 4096)] {
+            assert_eq!(text(memory, offset), Ok(()), "{memory}, {offset}");
+        }
+        let absent = text(0, 0).expect_err("the kernel says that there is none");
+        assert!(absent.contains("no direct I/O"), "{absent}");
+        for (memory, offset) in [(4, 65_536), (8192, 512), (4, 0), (4, 3000)] {
+            let refused = text(memory, offset).expect_err("no page is aligned so");
+            assert!(refused.contains(&offset.to_string()), "{refused}");
+        }
+    }
+
+    // Goal: only errors about the flag are a lack of direct I/O.
+    #[test]
+    fn other_errors_stay_what_they_are() {
+        let kind = |errno| refusal(io::Error::from_raw_os_error(errno)).kind();
+        assert_eq!(kind(libc::EINVAL), io::ErrorKind::Unsupported);
+        assert_eq!(
+            kind(libc::EIO),
+            io::Error::from_raw_os_error(libc::EIO).kind()
+        );
+        assert_eq!(kind(libc::ENOENT), io::ErrorKind::NotFound);
     }
 }

@@ -332,8 +332,9 @@ impl Builder {
 
     /// Swaps anonymous and shared pages out to a new unlinked file in the directory `dir`, of
     /// `size` rounded down to whole pages. No other process can open it, and it ends with this one.
-    /// Its blocks are allocated as they are first written. Default: no swap; such pages stay in
-    /// memory.
+    /// Its blocks are allocated as they are first written. It is buffered: the kernel gathers the
+    /// pages that are swapped out one by one, in memory of its own; for a file that goes past its
+    /// cache, see [`swap_on`](Self::swap_on). Default: no swap; such pages stay in memory.
     ///
     /// # Examples
     ///
@@ -427,7 +428,8 @@ impl Builder {
     }
 
     /// Like [`swap`](Self::swap), on storage that the program provides: one slot for each whole
-    /// page.
+    /// page. On [`FileBacking::open_direct`](crate::FileBacking::open_direct), a page that is
+    /// swapped out leaves memory at once, and its write waits for the device.
     ///
     /// # Examples
     ///

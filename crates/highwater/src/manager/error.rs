@@ -88,6 +88,16 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
+    /// The file cannot be read and written past the kernel's page cache.
+    #[error(
+        "cannot open {path} for direct I/O: {source}; open it buffered (`Manager::open`, `Manager::open_writable`)"
+    )]
+    NotDirect {
+        /// The file.
+        path: String,
+        /// The reason, of kind [`Unsupported`](io::ErrorKind::Unsupported).
+        source: io::Error,
+    },
     /// The file has more pages than page numbers allow.
     #[error("a file of {pages} pages is too large: the maximum is {max} pages")]
     TooLarge {

@@ -1,6 +1,7 @@
 //! Files: open, sync, close.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::path::Path;
 
 use super::error::{NoFrames, OpenError};
@@ -73,6 +74,63 @@ impl Manager {
         self.open_path(path.as_ref(), Access::ReadWrite)
     }
 
+    /// Opens a file read-only, like [`open`](Self::open), and reads it past the kernel's page cache
+    /// (`O_DIRECT`), except a partial last page: no other page is in memory twice, and the memory
+    /// that reads need is all in the capacity. A miss always waits for the device.
+    /// [When to use which](crate::docs::guide#past-the-kernels-page-cache).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open); [`OpenError::NotDirect`] if the file system has no direct I/O for
+    /// the file, or aligns it to more than 4 KiB.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// use highwater::OpenError;
+    ///
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = match hw.open_direct(source.path()) {
+    ///     Err(OpenError::NotDirect { .. }) => hw.open(source.path())?,
+    ///     file => file?,
+    /// };
+    /// assert_eq!(file.pages(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_direct(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
+        self.open_path_direct(path.as_ref(), Access::ReadOnly)
+    }
+
+    /// Opens an existing file for reading and writing, like [`open_writable`](Self::open_writable),
+    /// past the kernel's page cache, like [`open_direct`](Self::open_direct). Write-back waits for
+    /// the device; a [`sync`](File::sync) is still needed to make what was written durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_direct`](Self::open_direct).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096 + 5])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # if hw.open_direct(source.path()).is_err() { return Ok(()); }
+    /// let file = hw.open_direct_writable(source.path())?; // 12,293 bytes
+    /// let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.write(3)?[4] = 8;
+    /// file.sync()?;
+    /// assert_eq!(std::fs::read(source.path())?[12_292..], [8]); // and not longer than before
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_direct_writable(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
+        self.open_path_direct(path.as_ref(), Access::ReadWrite)
+    }
+
     fn open_path(&self, path: &Path, access: Access) -> Result<File, OpenError> {
         self.core().require_frames()?;
         let refused = |source| OpenError::Io {
@@ -82,6 +140,22 @@ impl Manager {
         let is_writable = access == Access::ReadWrite;
         let file = OpenOptions::new().read(true).write(is_writable).open(path);
         let backing = file.and_then(FileBacking::new).map_err(refused)?;
+        self.open_system_file(backing, access)
+    }
+
+    fn open_path_direct(&self, path: &Path, access: Access) -> Result<File, OpenError> {
+        self.core().require_frames()?;
+        let backing = FileBacking::open_direct(path, access).map_err(|source| {
+            let path = path.display().to_string();
+            match source.kind() {
+                io::ErrorKind::Unsupported => OpenError::NotDirect { path, source },
+                _ => OpenError::Io { path, source },
+            }
+        })?;
+        self.open_system_file(backing, access)
+    }
+
+    fn open_system_file(&self, backing: FileBacking, access: Access) -> Result<File, OpenError> {
         self.open_entry(backing.pages(), |cache| {
             cache.open_system_file(backing, access)
         })

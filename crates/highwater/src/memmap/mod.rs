@@ -18,6 +18,7 @@ mod borrow;
 mod decommit;
 mod frames;
 mod free;
+mod kernel_cache;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod membarrier;
 mod reservation;
@@ -41,6 +42,9 @@ pub use block::Block;
 pub use borrow::{Pinned, Reader};
 pub use frames::{Frame, FrameMemory, Retracted};
 pub(crate) use free::for_each_run;
+#[cfg(feature = "lab")]
+pub use kernel_cache::kernel_cached;
+pub(crate) use kernel_cache::{Advice, DirectAlign, advise, direct_align};
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 pub(crate) use membarrier::Membarrier;
 pub use reservation::{MapError, Reservation};

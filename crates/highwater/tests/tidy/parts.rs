@@ -20,6 +20,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
         &[
             &[
                 "free",
+                "kernel_cache",
                 "reservation",
                 "sandbox",
                 "token",
