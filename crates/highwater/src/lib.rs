@@ -138,7 +138,7 @@ pub mod lab;
 pub use cache::RssMember;
 pub use cache::{
     Access, Backing, FileBacking, PageRead, PageWrite, ReadPattern, SyncError, TooManyFiles,
-    WriteBackError,
+    WriteBackError, WriteGate,
 };
 pub use group::Limits;
 pub use manager::{
@@ -157,6 +157,8 @@ pub use units::{Bytes, Estimate, FilePage, MapPage, PAGE_SIZE, Pages};
 pub mod docs {
     #[doc = include_str!("../docs/guide.md")]
     pub mod guide {}
+    #[doc = include_str!("../docs/engine.md")]
+    pub mod engine {}
     #[doc = include_str!("../docs/guarantees.md")]
     pub mod guarantees {}
     #[doc = include_str!("../docs/accuracy.md")]

@@ -15,8 +15,8 @@ use std::{env, fs};
 
 use serde_json::Value;
 
-/// The most types, traits, functions and methods: 250 for the manager and the layers that are useful
-/// alone, and 40 for the contract of a storage engine.
+/// The most types, traits, functions and methods: 250 for the manager and the layers that are
+/// useful alone, and 40 for the contract of a storage engine.
 const ITEMS_MAX: usize = 290;
 
 /// The version of rustdoc's JSON that [`Api`] reads.

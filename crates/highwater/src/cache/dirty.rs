@@ -64,6 +64,7 @@ pub(super) struct DirtyPages {
     nr_dirtied: StatCell,
     pub(super) nr_written: StatCell,
     pub(super) nr_write_failed: StatCell,
+    pub(super) nr_wal_blocked: StatCell,
 }
 
 /// Events of file pages since the cache was created, as `docs/stats.md` defines them.
@@ -75,6 +76,8 @@ pub struct DirtyEvents {
     pub nr_written: u64,
     /// Failed writes of pages.
     pub nr_write_failed: u64,
+    /// Pages skipped because their logs were not durable as far.
+    pub nr_wal_blocked: u64,
 }
 
 /// Dirty file pages in relation to the limits.
@@ -113,7 +116,7 @@ impl WriteBackOutcome {
                 self.awaited.push((pfn, key));
             }
             Ok(WrittenBack::Latched) => self.nr_latched += 1,
-            Ok(WrittenBack::Clean | WrittenBack::NoSlot) => {}
+            Ok(WrittenBack::Clean | WrittenBack::NoSlot | WrittenBack::HeldUp) => {}
             Err(error) => {
                 self.nr_failed += 1;
                 self.nr_failed_first += u64::from(!was_refused);
@@ -147,6 +150,7 @@ impl AddAssign for WriteBackOutcome {
         self.nr_latched += later.nr_latched;
         self.first_error = self.first_error.take().or(later.first_error);
         self.awaited.extend(later.awaited);
+        self.held_up.extend(later.held_up);
     }
 }
 
@@ -188,6 +192,7 @@ impl DirtyPages {
             nr_dirtied: StatCell::new(),
             nr_written: StatCell::new(),
             nr_write_failed: StatCell::new(),
+            nr_wal_blocked: StatCell::new(),
         }
     }
 
@@ -232,6 +237,7 @@ impl PageCache {
             nr_dirtied: self.dirty.nr_dirtied.get(),
             nr_written: self.dirty.nr_written.get(),
             nr_write_failed: self.dirty.nr_write_failed.get(),
+            nr_wal_blocked: self.dirty.nr_wal_blocked.get(),
         }
     }
 
@@ -410,6 +416,7 @@ impl PageCache {
         // its latch makes durable the bytes that were written here.
         self.dirty.marks[pfn.index()].store(false, Ordering::Release);
         self.clear_flag(pfn, PageFlag::Refused);
+        self.lsns.clear(pfn);
         if !key.file().kind().is_swap_backed() {
             // Relaxed: see the field.
             self.dirty.nr_dirty.fetch_sub(1, Ordering::Relaxed);

@@ -11,10 +11,11 @@ use super::key::{Access, FileId, FileKind, PageKey};
 use super::readahead::Readahead;
 use super::rmap::Rmap;
 use super::system_file::FileBacking;
+use super::wal::LogGate;
 use super::{Evicted, PageCache};
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
-use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Estimate, FilePage, Pages};
 
@@ -44,6 +45,8 @@ pub struct FileEntry {
     pub(super) sync_failures: SyncFailures,
     /// The areas that map it.
     pub(super) rmap: Rmap,
+    /// The log that its pages wait for, if it has one.
+    pub(super) gate: OnceLock<LogGate>,
 }
 
 impl PageCache {
@@ -264,6 +267,7 @@ impl FileTable {
             resident,
             sync_failures: SyncFailures::new(),
             rmap: Rmap::new(),
+            gate: OnceLock::new(),
         });
         if slot == open.entries.len() {
             open.entries.push(None);
@@ -296,6 +300,16 @@ impl FileTable {
     /// Returns the files that are open or have resident pages.
     pub(super) fn all(&self) -> Vec<Arc<FileEntry>> {
         self.open.read().entries.iter().flatten().cloned().collect()
+    }
+
+    /// Returns the files whose logs hold pages up.
+    pub(super) fn held_up(&self) -> Vec<Arc<FileEntry>> {
+        let open = self.open.read();
+        let entries = open.entries.iter().flatten();
+        entries
+            .filter(|entry| entry.is_held_up())
+            .cloned()
+            .collect()
     }
 
     /// Returns the number of pages of all open objects that have a slot in swap.

@@ -4,7 +4,7 @@
 //! still dirty and grows by its successors in the file, up to [`RUN_MAX`]. The first latch may be
 //! waited for, because no other is held then; those of the neighbours are only tried, because a
 //! thread that holds one may wait for another one of the run. A page whose latch is held ends the
-//! run, and begins the next.
+//! run, and begins the next; one whose log is not durable yet (module `wal`) ends the run, too.
 //!
 //! Invariant: as for one page, a mark is cleared only of a page that its file has taken completely,
 //! under its latch. Pages of a run that storage did not take are written again one by one, because
@@ -73,12 +73,17 @@ impl PageCache {
             ) else {
                 continue;
             };
+            if !self.is_logged_noting(&file, pfn) {
+                outcome.held_up.push((key, pfn));
+                continue;
+            }
             let mut run = vec![first];
             while let Some((&(key, pfn), rest)) = left.split_first()
                 && run.len() < RUN_MAX
                 && run.last().is_some_and(|last| last.key.is_followed_by(key))
                 && let Some(latch) = self.latches.of(pfn).frame.try_write()
                 && let Some(next) = self.dirty_page(key, pfn, latch)
+                && self.is_logged(&file, pfn)
             {
                 run.push(next);
                 left = rest;

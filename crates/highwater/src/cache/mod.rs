@@ -43,6 +43,7 @@ mod space;
 mod swap;
 mod system_file;
 mod table;
+mod wal;
 mod writeback;
 
 #[cfg(all(test, not(loom)))]
@@ -73,6 +74,7 @@ pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
 pub use system_file::FileBacking;
+pub use wal::WriteGate;
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted, zeroed};
 use crate::percpu::Regime;
@@ -85,6 +87,7 @@ use file::FileTable;
 use index::Index;
 use latch::{Latch, Latches};
 use space::Spaces;
+use wal::PageLsns;
 
 /// File pages in the frames of one memory.
 pub struct PageCache {
@@ -100,6 +103,7 @@ pub struct PageCache {
     /// nothing; a lost mark costs a page its second chance.
     young: Box<[AtomicBool]>,
     dirty: DirtyPages,
+    lsns: PageLsns,
     /// By frame: number of page table entries that name it. See the module `rmap`.
     /// Written by: threads that install (under a hold on the page) or clear. Read by: eviction.
     /// Publishes: when 0 in a frame that eviction has taken, that no entry names the frame.
@@ -175,6 +179,7 @@ impl PageCache {
             index: Index::new(memory.pages()),
             young: zeroed(nr_frames),
             dirty: DirtyPages::new(memory.pages()),
+            lsns: PageLsns::new(memory.pages()),
             flags: zeroed(nr_frames),
             groups: zeroed(nr_frames),
             latches: Latches::new(nr_frames),
@@ -536,6 +541,7 @@ impl PageCache {
     pub fn check_invariants(&self) {
         let indexed = self.index.check_invariants();
         self.check_dirty();
+        self.check_lsns();
         self.check_writeback();
         for pfn in (0..).map(Pfn).take(self.groups.len()) {
             let key = self.index.key_of(pfn);

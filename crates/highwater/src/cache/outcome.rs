@@ -20,6 +20,8 @@ pub enum WrittenBack {
     Clean,
     /// Another thread holds its latch.
     Latched,
+    /// Its last change is not durable in the log yet. It stays dirty.
+    HeldUp,
     /// There is no swap area, or no free slot. It stays dirty.
     NoSlot,
 }
@@ -46,6 +48,30 @@ pub enum WriteBackError {
         /// Bytes given.
         want: usize,
     },
+    /// The log that the page waits for could not be flushed.
+    #[error(
+        "page {page} stays dirty: its last change has LSN {lsn}, and flushing the log up to it failed: {source}"
+    )]
+    Log {
+        /// The page's number in its file.
+        page: FilePage,
+        /// LSN of the page's last change.
+        lsn: u64,
+        /// The log's error.
+        source: io::Error,
+    },
+    /// The log was asked to flush, and is still not durable up to the page's last change.
+    #[error(
+        "page {page} stays dirty: its last change has LSN {lsn}, and the log is durable up to LSN {durable} only, although it was flushed"
+    )]
+    LogBehind {
+        /// The page's number in its file.
+        page: FilePage,
+        /// LSN of the page's last change.
+        lsn: u64,
+        /// LSN up to which the log is durable.
+        durable: u64,
+    },
 }
 
 /// Result of writing several pages back.
@@ -60,6 +86,8 @@ pub struct WriteBackOutcome {
     pub nr_failed_first: u64,
     /// Pages that were pinned or latched; they stay dirty.
     pub nr_latched: u64,
+    /// Pages whose logs are not durable as far as their last changes; they stay dirty.
+    pub held_up: Vec<(PageKey, Pfn)>,
     /// The first error.
     pub first_error: Option<WriteBackError>,
     /// Written pages that reclaim awaits: the caller must [rotate](crate::reclaim::Reclaim::rotate)

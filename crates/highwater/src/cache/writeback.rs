@@ -26,7 +26,7 @@ use crate::units::{PAGE_SIZE, Pfn};
 const LOOKS_PER_LOOKUP: u64 = 16;
 
 impl PageCache {
-    /// Writes a page back if it is dirty and its latch is free.
+    /// Writes a page back if it is dirty, its latch is free and its log permits it.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl PageCache {
         named.chain((0..).map(Pfn).take(frames.len()).filter(is_of_file))
     }
 
-    fn write_back_latched(
+    pub(super) fn write_back_latched(
         &self,
         pfn: Pfn,
         file: &FileEntry,
@@ -117,6 +117,9 @@ impl PageCache {
         };
         if !self.is_dirty(pfn) {
             return Ok(WrittenBack::Clean);
+        }
+        if !self.is_logged_noting(file, pfn) {
+            return Ok(WrittenBack::HeldUp);
         }
         self.begin_writeback(pfn);
         // Always returns, also if the storage panics.

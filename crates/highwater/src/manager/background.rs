@@ -403,7 +403,11 @@ impl Core {
                 first_priority: None,
                 ignores_protection: false,
             };
-            let freed = self.reclaim.shrink(&control).nr_reclaimed;
+            let outcome = self.reclaim.shrink(&control);
+            let freed = outcome.nr_reclaimed;
+            if freed == 0 && fruitless == 0 && outcome.nr_wal_blocked > 0 {
+                self.cache.ask_logs();
+            }
             self.wakeup.passed();
             self.do_in_time(due);
             if freed == 0 {

@@ -291,7 +291,7 @@ pub enum OutOfMemory {
         source: AllocError,
         /// Pages that were pinned or latched in the last pass that scanned any.
         borrowed: u64,
-        /// Pages whose write-back failed in the last pass.
+        /// Pages whose write-back failed, or waits for a log, in the last pass.
         write_failed: u64,
     },
 }
@@ -312,7 +312,7 @@ pub struct ChargeFailed {
     /// Pages that were pinned or latched in the last pass that scanned any: later passes may have
     /// found none because other reclaimers had isolated them.
     pub borrowed: u64,
-    /// Pages whose write-back failed in the last pass.
+    /// Pages whose write-back failed, or waits for a log, in the last pass.
     pub write_failed: u64,
     /// Victims that were told to stop.
     pub victims: usize,

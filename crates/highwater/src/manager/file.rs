@@ -8,6 +8,7 @@ use super::error::{NoFrames, OpenError};
 use super::{Core, Handle, Manager};
 use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
+    WriteGate,
 };
 use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
@@ -266,9 +267,9 @@ impl File {
         self.open.entry.resident_precise()
     }
 
-    /// Writes all dirty pages back and makes the file durable. After `Ok`, everything written
-    /// before the call is on storage, whichever thread wrote it back, except where this handle has
-    /// reported an error before.
+    /// Writes all dirty pages back, after the log that they wait for ([`WriteGate`]), and makes the
+    /// file durable. After `Ok`, everything written before the call is on storage, whichever thread
+    /// wrote it back, except where this handle has reported an error before.
     ///
     /// No error is lost: a page whose write-back failed, in this call or another, stays dirty, and
     /// every sync retries it until it succeeds. A failure to make pages durable (errseq), in
@@ -302,6 +303,49 @@ impl File {
     pub fn sync(&self) -> Result<(), SyncError> {
         let core = &self.open.shared.core;
         core.sync(&self.open.entry, &self.told)
+    }
+
+    /// Attaches the log that describes changes of the file's pages: from now on, no page is written
+    /// back before the log is durable up to the page's LSN
+    /// ([`PageWrite::set_lsn`](crate::PageWrite::set_lsn)). For all handles, until the file is
+    /// closed. Attach it before the first page is written.
+    ///
+    /// # Panics
+    ///
+    /// When the file has a gate, is open read-only, or is memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::{io, sync::Arc};
+    /// # use highwater::{Manager, WriteGate};
+    /// /// A log that is made durable elsewhere, before the pages are changed.
+    /// #[derive(Debug)]
+    /// struct Written;
+    ///
+    /// impl WriteGate for Written {
+    ///     fn durable_lsn(&self) -> u64 {
+    ///         u64::MAX
+    ///     }
+    ///     fn flush(&self, _lsn: u64) -> io::Result<()> {
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open_writable(source.path())?;
+    /// file.set_write_gate(Arc::new(Written));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_write_gate(&self, gate: Arc<dyn WriteGate>) {
+        let id = self.entry().id();
+        assert!(
+            id.is_writable() && !id.kind().is_swap_backed(),
+            "pages of {id:?} are never written to a file"
+        );
+        let is_first = self.entry().set_gate(gate);
+        assert!(is_first, "{id:?} has a write gate");
     }
 
     /// Runs `within` while this thread holds the file's rmap lock, as a long change of its mappings

@@ -18,6 +18,7 @@
 //! | `spill`, `victims` | reclaim callbacks of groups that can spill, and groups selected as victims |
 //! | `pressure`, `task` | stall accounting (PSI) for threads and tasks |
 //! | `background`, `writeback` | the background reclaim thread and the write-back thread |
+//! | `sync` | writing a file's dirty pages back and making it durable |
 //! | `anon` | anonymous and shared memory |
 //! | `capacity` | resizing, ballooning, following the cgroup limit |
 //! | `cgroup` | the memory limit of the process's control group |
@@ -60,6 +61,7 @@ mod snapshot;
 mod space;
 mod spill;
 mod stat;
+mod sync;
 mod task;
 mod throttle;
 mod usage;

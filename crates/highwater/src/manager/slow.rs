@@ -6,8 +6,8 @@
 //!
 //! | short of | first | then | then | then | at last |
 //! |---|---|---|---|---|---|
-//! | frames | direct reclaim from the whole pool | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`OutOfMemory::Exhausted`] |
-//! | room below a maximum | direct reclaim from the full group | | groups below it that spill | victim below it | [`ChargeFailed`] |
+//! | frames | direct reclaim from the whole pool, asking [logs](crate::WriteGate) | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`OutOfMemory::Exhausted`] |
+//! | room below a maximum | direct reclaim from the full group, asking logs | | groups below it that spill | victim below it | [`ChargeFailed`] |
 //!
 //! If a group is already [being stopped](super::victims), a request waits for it as for a victim of
 //! its own: for as long, once, and it counts as one of the request's victims.
@@ -83,6 +83,8 @@ pub(super) struct Effort<'a> {
     fruitless: u32,
     /// Whether the request was retried after reclaim found no pages.
     has_looked_again: bool,
+    /// Whether logs were asked to flush since the request last freed a page.
+    has_asked_logs: bool,
     /// Set after a wait for a promise or a victim: the request is due one more attempt.
     owes_attempt: bool,
     reclaimed: u64,
@@ -140,7 +142,7 @@ impl Core {
                     attempts: effort.attempts,
                     reclaimed: Pages(effort.reclaimed),
                     borrowed: effort.nr_held,
-                    write_failed: effort.last.nr_write_failed,
+                    write_failed: effort.last.nr_unwritten(),
                     victims: effort.told.victims,
                     dying: effort.told.dying,
                 });
@@ -173,7 +175,7 @@ impl Core {
         let goal = bytes
             .pages_ceil()
             .max(self.direct_goal(target.limits().max));
-        if self.reclaim_directly(&target, goal, effort) {
+        if self.reclaim_directly(&target, goal, effort) || self.ask_logs(effort) {
             return effort.may_retry();
         }
         if patience.is_modest() {
@@ -207,7 +209,7 @@ impl Core {
         effort: &mut Effort<'_>,
     ) -> bool {
         effort.attempts += 1;
-        if self.reclaim_directly(group, over, effort) {
+        if self.reclaim_directly(group, over, effort) || self.ask_logs(effort) {
             return true;
         }
         effort.waits(self, group, Want::Room, Patience::Charge) || effort.looks_again()
@@ -236,7 +238,7 @@ impl Core {
                 return Err(OutOfMemory::Exhausted {
                     source: exhausted,
                     borrowed: effort.nr_held,
-                    write_failed: effort.last.nr_write_failed,
+                    write_failed: effort.last.nr_unwritten(),
                 });
             }
             way.seek_frame();
@@ -251,7 +253,7 @@ impl Core {
     fn make_frames(&self, effort: &mut Effort<'_>) -> bool {
         let root = self.groups.root();
         let goal = self.direct_goal(self.pool.managed().bytes());
-        if self.reclaim_directly(&root, goal, effort) {
+        if self.reclaim_directly(&root, goal, effort) || self.ask_logs(effort) {
             return effort.may_retry();
         }
         if self.pool.drain_all() > Pages::ZERO {
@@ -301,8 +303,17 @@ impl Core {
         if freed > 0 {
             effort.fruitless = 0;
             effort.has_looked_again = false;
+            effort.has_asked_logs = false;
         }
         freed > 0
+    }
+
+    /// Asks the logs that held pages up in the last pass to flush, at most once between two pages
+    /// that are freed; returns whether a log is durable as far now.
+    fn ask_logs(&self, effort: &mut Effort<'_>) -> bool {
+        effort.last.nr_wal_blocked > 0
+            && !std::mem::replace(&mut effort.has_asked_logs, true)
+            && hiding(effort.way, || self.cache.ask_logs())
     }
 
     /// Asks a group below `target` to give memory back for a charge of `bytes`, or selects a

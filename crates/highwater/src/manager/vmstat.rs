@@ -68,6 +68,7 @@ counters! {
     Count: |core| core.cache.dirty_events().nr_dirtied => "nr_dirtied",
     Count: |core| core.cache.dirty_events().nr_written => "nr_written",
     Count: |core| core.cache.dirty_events().nr_write_failed => "nr_write_failed",
+    Count: |core| core.cache.dirty_events().nr_wal_blocked => "nr_wal_blocked",
     Count: |core| core.stats.nr_dirty_throttled.get() => "nr_dirty_throttled",
     Count: |core| core.stats.pgfault.get() => "pgfault",
     Count: |core| core.stats.pgmajfault.get() => "pgmajfault",

@@ -166,6 +166,8 @@ struct HeadEffort {
     attempts: u32,
     fruitless: u32,
     reclaimed: u64,
+    /// Whether logs were asked to flush since the last page was freed.
+    has_asked_logs: bool,
     last: Outcome,
     told: Told,
     passed: Passed,
@@ -185,6 +187,7 @@ impl Default for HeadEffort {
             attempts: 0,
             fruitless: 0,
             reclaimed: 0,
+            has_asked_logs: false,
             last: Outcome::default(),
             told: Told::in_line(),
             passed: Passed::new(),
@@ -237,11 +240,19 @@ impl HeadEffort {
         let Outcome {
             nr_reclaimed,
             nr_borrowed,
+            nr_wal_blocked,
             ..
         } = self.last;
         self.reclaimed += nr_reclaimed;
         if nr_reclaimed > 0 {
             self.fruitless = 0;
+            self.has_asked_logs = false;
+            return true;
+        }
+        if nr_wal_blocked > 0
+            && !std::mem::replace(&mut self.has_asked_logs, true)
+            && core.cache.ask_logs()
+        {
             return true;
         }
         self.fruitless += 1;
@@ -296,7 +307,7 @@ impl HeadEffort {
             attempts: self.attempts,
             reclaimed: Pages(self.reclaimed),
             borrowed: self.last.nr_borrowed,
-            write_failed: self.last.nr_write_failed,
+            write_failed: self.last.nr_unwritten(),
             victims: self.told.victims,
             dying: self.told.dying,
         }

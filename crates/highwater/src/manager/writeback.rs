@@ -22,9 +22,7 @@ use std::time::Duration;
 
 use super::background::Background;
 use super::{Core, Manager};
-use crate::cache::{
-    DirtyPressure, FileEntry, PageWrite, SyncError, ToldOf, WriteBack, WriteBackOutcome,
-};
+use crate::cache::{DirtyPressure, PageWrite, WriteBack, WriteBackOutcome};
 use crate::frame::{KnobRange, TunableError};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
@@ -34,7 +32,7 @@ static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
 static DIRTY_KNOBS_LOCK: LockClass = LockClass::new("dirty_knobs", Rank::Leaf);
 
 /// Pages written back between checks of the limits. Chosen: as in Linux, 4 MiB.
-const CHUNK: Pages = Pages(1024);
+pub(super) const CHUNK: Pages = Pages(1024);
 /// Pages that a writer writes back at once when there is no thread. Chosen: a cluster.
 const OWN_CHUNK: Pages = Pages(32);
 /// Longest throttling of a writer for one page. Chosen: as in Linux.
@@ -449,7 +447,16 @@ impl Core {
         Pages(written)
     }
 
+    /// Writes pages back. If all wait for their logs, asks these to flush, and tries once more.
     fn write_back(&self, which: WriteBack) -> WriteBackOutcome {
+        let mut outcome = self.write_back_once(which);
+        if !is_of_use(&outcome) && !outcome.held_up.is_empty() && self.cache.ask_logs() {
+            outcome += self.write_back_once(which);
+        }
+        outcome
+    }
+
+    fn write_back_once(&self, which: WriteBack) -> WriteBackOutcome {
         let outcome = self.cache.write_back_some(which);
         debug_assert!(
             outcome.nr_failed_first <= outcome.nr_failed
@@ -463,30 +470,6 @@ impl Core {
         self.reclaim.rotate(&outcome.awaited);
         self.writeback.note(|_| ());
         outcome
-    }
-
-    /// Writes back every page of a file that is dirty now, waiting for pages that are pinned or
-    /// latched. Tries all of them.
-    pub(super) fn write_back_file(&self, entry: &FileEntry) -> Result<(), SyncError> {
-        let mut whole = WriteBackOutcome::default();
-        let chunk = usize::try_from(CHUNK.0).expect("a small number");
-        for pages in self.cache.dirty_pages_of(entry.id()).chunks(chunk) {
-            let outcome = self.cache.write_back_pages(pages);
-            // Not to the end of the list: the threads that wait for them need memory now.
-            self.reclaim.rotate(&outcome.awaited);
-            whole += outcome;
-        }
-        whole.all_written()
-    }
-
-    /// Writes every dirty page of a file back and makes the file durable.
-    pub(super) fn sync(&self, entry: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
-        // Memory has no durable storage.
-        if entry.id().kind().is_swap_backed() {
-            return Ok(());
-        }
-        self.write_back_file(entry)?;
-        self.cache.make_durable(entry, told)
     }
 
     /// Updates the dirty limits and the clock.

@@ -63,8 +63,18 @@ pub struct Outcome {
     pub nr_borrowed: u64,
     /// Pages whose write-back failed.
     pub nr_write_failed: u64,
+    /// Pages that stayed because their logs are not durable as far as their last changes.
+    pub nr_wal_blocked: u64,
     /// The last write-back error.
     pub write_error: Option<WriteBackError>,
+}
+
+impl Outcome {
+    /// Returns the pages that stayed because they could not be written back.
+    #[must_use]
+    pub fn nr_unwritten(&self) -> u64 {
+        self.nr_write_failed + self.nr_wal_blocked
+    }
 }
 
 /// Progress of a pass: its priority, and the one it began with.

@@ -310,6 +310,11 @@ impl Reclaim {
             }
             // A page whose latch is held will not be evicted.
             Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
+            // Its log has to be asked first, by a thread that holds no page isolated.
+            Ok(WrittenBack::HeldUp) => {
+                scan.outcome.nr_wal_blocked += 1;
+                Err(Placement::Active)
+            }
             // No free swap slot: it stays.
             Ok(WrittenBack::NoSlot) => Err(Placement::Active),
             Err(error) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use highwater::units::GroupId;
-use highwater::{Access, Backing, File, Manager, Mapping, Pages, Space, SyncError};
+use highwater::{Access, Backing, File, Manager, Mapping, Pages, Space, SyncError, WriteGate};
 
 use super::model::{Begins, Model};
 use super::storage::{Disk, Storage, Wrongs};
@@ -24,6 +24,9 @@ impl Opened {
     pub(crate) fn new(hw: &Manager, storage: Arc<Storage>, access: Access) -> Self {
         let backing = Arc::clone(&storage) as Arc<dyn Backing>;
         let file = hw.open_backing(backing, access).expect("one file more");
+        if access == Access::ReadWrite {
+            file.set_write_gate(Arc::clone(&storage.log) as Arc<dyn WriteGate>);
+        }
         Self {
             model: Arc::clone(storage.model()),
             storage: Some(storage),
@@ -50,7 +53,7 @@ impl Opened {
     /// Makes storage work again, and writes everything back.
     pub(crate) fn recover(&self) {
         if let Some(storage) = &self.storage {
-            storage.disk.trouble.end();
+            storage.mend();
             // The first sync may report syncs that failed for other handles.
             let synced = match self.file.sync() {
                 Err(SyncError::Earlier { .. }) => self.file.sync(),

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use highwater::Backing;
 use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
+use highwater::{Backing, WriteGate};
 
 use super::model::{Begins, Bytes, Model, index};
 
@@ -128,6 +128,43 @@ pub(crate) fn is_made_up(error: &io::Error) -> bool {
     error.raw_os_error() == Some(EIO)
 }
 
+/// The log of one file: no page may be stored before it. Misbehaves as storage does.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    /// The LSN of the last record.
+    last: AtomicU64,
+    durable: AtomicU64,
+    pub(crate) trouble: Trouble,
+}
+
+impl Log {
+    /// Appends a record, and returns its LSN. Now and then the engine commits.
+    fn append(&self) -> u64 {
+        let lsn = self.last.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.trouble.draw().u8(..16) == 0 {
+            self.durable.fetch_max(lsn, Ordering::SeqCst);
+        }
+        lsn
+    }
+}
+
+impl WriteGate for Log {
+    fn durable_lsn(&self) -> u64 {
+        self.durable.load(Ordering::SeqCst)
+    }
+
+    /// Fails, or flushes only a part, or all that there is.
+    fn flush(&self, lsn: u64) -> io::Result<()> {
+        let last = self.last.load(Ordering::SeqCst);
+        assert!(lsn <= last, "no record has LSN {lsn} yet");
+        let durable = self.durable_lsn();
+        let missing = usize::try_from(last.saturating_sub(durable)).expect("a short run");
+        let flushed = self.trouble.write(8 * missing.max(1))? as u64 / 8;
+        self.durable.fetch_max(durable + flushed, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
 /// Pages in memory. By itself a swap area: only the cache knows the page of a slot.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -189,6 +226,9 @@ impl Backing for Disk {
 pub(crate) struct Storage {
     model: Arc<Model>,
     pub(crate) disk: Disk,
+    pub(crate) log: Arc<Log>,
+    /// By page: the LSN of its last change. Written under its latch.
+    lsns: Vec<AtomicU64>,
     /// By page: the version that is known to survive a crash.
     durable: Vec<AtomicU32>,
     failed_syncs: AtomicU64,
@@ -200,6 +240,8 @@ impl Storage {
         let model = Model::new(id, words, Begins::Stamped);
         Arc::new(Self {
             disk: Disk::of((0..model.pages()).map(|page| model.first(page))),
+            log: Arc::default(),
+            lsns: (0..model.pages()).map(|_| AtomicU64::new(0)).collect(),
             durable: (0..model.pages()).map(|_| AtomicU32::new(0)).collect(),
             failed_syncs: AtomicU64::new(0),
             model: Arc::new(model),
@@ -209,6 +251,32 @@ impl Storage {
 
     pub(crate) fn model(&self) -> &Arc<Model> {
         &self.model
+    }
+
+    /// Logs a change of a page whose latch the caller holds; returns its LSN.
+    pub(crate) fn log_change(&self, page: u64) -> u64 {
+        let lsn = self.log.append();
+        self.lsns[index(page)].store(lsn, Ordering::SeqCst);
+        lsn
+    }
+
+    /// Checks a page that is about to be stored. No thread writes it meanwhile.
+    fn check_write(&self, page: u64, bytes: &[u8]) {
+        if let Err(wrong) = self.model.check_page(bytes, page) {
+            self.wrongs.say(format!("to be written back: {wrong}"));
+        }
+        let lsn = self.lsns[index(page)].load(Ordering::SeqCst);
+        let durable = self.log.durable_lsn();
+        if durable < lsn {
+            let wrong = format!("page {page} of LSN {lsn} is ahead of its log, at {durable}");
+            self.wrongs.say(wrong);
+        }
+    }
+
+    /// Ends all misbehaviour.
+    pub(crate) fn mend(&self) {
+        self.disk.trouble.end();
+        self.log.trouble.end();
     }
 
     /// Returns the syncs that have failed; some of their callers may not know it yet.
@@ -259,19 +327,14 @@ impl Backing for Storage {
     }
 
     fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
-        // No thread writes a page while it is being written back.
-        if let Err(wrong) = self.model.check_page(buf, page) {
-            self.wrongs.say(format!("to be written back: {wrong}"));
-        }
+        self.check_write(page, buf);
         self.disk.write_page(FilePage(page), buf)
     }
 
     /// Writes some of the neighbours, and perhaps a part of the next.
     fn write_pages(&self, FilePage(first): FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
         for (page, buf) in (first..).zip(bufs) {
-            if let Err(wrong) = self.model.check_page(buf, page) {
-                self.wrongs.say(format!("to be written back: {wrong}"));
-            }
+            self.check_write(page, buf);
         }
         let len = bufs.iter().map(|buf| buf.len()).sum();
         let taken = self.disk.trouble.write(len)?;

@@ -336,6 +336,9 @@ impl<'a> Worker<'a> {
             Ok(mut bytes) => {
                 assert!(!was_gone, "page {page} was written after it was unmapped");
                 let version = mapped.of.model.write_next(&mut bytes, in_file);
+                if let Some(storage) = &mapped.of.storage {
+                    bytes.set_lsn(storage.log_change(in_file));
+                }
                 drop(bytes);
                 mapped.of.model.settle(in_file, version);
                 self.count("written");
@@ -503,7 +506,10 @@ impl<'a> Worker<'a> {
     fn trouble(&mut self) {
         self.begin("troubling", 0);
         let of = self.any_file();
-        let of_file = of.storage.as_ref().map(|storage| &storage.disk.trouble);
+        let of_file = of.storage.as_ref().map(|storage| match self.rng.u8(..3) {
+            0 => &storage.log.trouble,
+            _ => &storage.disk.trouble,
+        });
         let trouble = of_file.unwrap_or(&self.arena.swap.trouble);
         trouble.begin(&mut self.rng);
         self.count("troubled");
@@ -513,7 +519,7 @@ impl<'a> Worker<'a> {
     fn reopen(&mut self) {
         self.begin("reopening", 0);
         let storage = self.own.storage.clone().expect("it is a file");
-        storage.disk.trouble.end();
+        storage.mend();
         self.maps
             .retain(|mapped| !Arc::ptr_eq(&mapped.of.model, storage.model()));
         // Its last handle is dropped: dirty pages are written back.

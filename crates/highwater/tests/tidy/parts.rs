@@ -76,7 +76,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             ],
             &["background", "fault", "mapping"],
             &["access", "alarm", "anon", "read", "writeback"],
-            &["builder", "wait"],
+            &["builder", "sync", "wait"],
             &["build", "grow", "handle"],
             &["late_cpus"],
         ],
