@@ -137,15 +137,14 @@ pub mod lab;
 #[cfg(feature = "lab")]
 pub use cache::RssMember;
 pub use cache::{
-    Access, Backing, FileBacking, PageRead, PageWrite, ReadPattern, SyncError, TooManyFiles,
-    WriteBackError, WriteGate,
+    Access, Backing, FileBacking, ReadPattern, SyncError, TooManyFiles, WriteBackError, WriteGate,
 };
 pub use group::Limits;
 pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
     CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager, Mapping,
-    MemoryError, NoFrames, OpenError, OutOfMemory, PinnedPage, RangeError, ReadError,
-    ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn, Working,
+    MemoryError, NoFrames, OpenError, OutOfMemory, PageRead, PageWrite, PinnedPage, RangeError,
+    ReadError, ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn, Working,
 };
 pub use percpu::RegimeReason;
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};

@@ -490,3 +490,33 @@ fn the_thread_holds_nothing_while_caches_are_dropped() {
         assert_empty(&hw);
     }
 }
+
+#[test]
+fn a_write_latch_that_wrote_nothing_costs_no_write_back() {
+    // Goal: a page becomes dirty by the first mutable access under a write latch or by
+    // `mark_dirty`, once, and by nothing else. Method: latch pages and write to some; compare the
+    // counts, and the pages that a sync writes, with the pages that were written to.
+    let hw = build(tunables(), Background::Off);
+    let storage = TestFile::new(PAGES);
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    for page in 0..40 {
+        let mut latched = map.write(page).expect("there is memory");
+        assert_ne!(latched[8], 1);
+        match page % 4 {
+            0 => latched[8] = 1,
+            1 => latched.mark_dirty(),
+            _ => {}
+        }
+        if page % 8 == 0 {
+            latched.mark_dirty();
+            latched[8] = 1;
+        }
+    }
+    assert_eq!(counter(&hw, "nr_dirty"), 20);
+    assert_eq!(counter(&hw, "nr_dirtied"), 20);
+    file.sync().expect("it works");
+    assert_eq!(counter(&hw, "nr_written"), 20);
+    assert_eq!(counter(&hw, "nr_dirty"), 0);
+    assert_eq!(taken(&storage), (0..40).step_by(4).collect::<Vec<_>>());
+    hw.check_invariants();
+}

@@ -1,8 +1,8 @@
 //! Dirty pages: marks with times, counts and limits.
 //!
-//! A page is dirty from the moment it is latched for writing until its storage has taken it
+//! A page is dirty from the first mutable access under a write latch until its storage has taken it
 //! completely. The mark changes under the page's exclusive latch, and with it the counts of the
-//! cache and of the group that pays for the page.
+//! cache and of the group that pays for the page. It is set before the bytes can change.
 //!
 //! Dirty file pages are limited. Above the *background* limit they should be written back; above
 //! the *dirty* limit writers are throttled, or write back themselves, before they take another

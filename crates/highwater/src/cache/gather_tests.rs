@@ -96,11 +96,8 @@ impl Scene {
             fill(&memory, &cache, pfn, PageKey::new(file.id(), page));
         }
         for page in dirty {
-            drop(
-                cache
-                    .try_write(PageKey::new(file.id(), page))
-                    .expect("resident"),
-            );
+            let write = cache.try_write(PageKey::new(file.id(), page));
+            write.expect("resident").mark_dirty();
         }
         Self {
             cache,
@@ -131,7 +128,8 @@ fn neighbours_are_written_by_one_call() {
     assert_eq!(scene.storage.calls(), calls);
     assert_eq!(scene.dirty(), []);
     for page in 0..20 {
-        drop(scene.cache.try_write(PageKey::new(scene.file.id(), page)));
+        let key = PageKey::new(scene.file.id(), page);
+        scene.cache.try_write(key).unwrap().mark_dirty();
     }
     let held = scene
         .cache
@@ -206,7 +204,7 @@ fn who_writes_neighbours_back_waits_with_no_latch_in_hand() {
         while !scene.storage.calls.lock().contains(&(0, 0)) {
             thread::yield_now();
         }
-        drop(scene.cache.try_write(key(0)).unwrap());
+        scene.cache.try_write(key(0)).unwrap().mark_dirty();
         drop(later);
         assert_eq!(syncing.join().unwrap().nr_written, 3);
     });

@@ -82,45 +82,40 @@ impl Latches {
 }
 
 /// A page of a writable file, latched for reading. Writers and write-back wait.
-pub struct PageRead<'c> {
+pub struct ReadLatch<'c> {
     cache: &'c PageCache,
     latch: RwLockReadGuard<'c, Option<Frame>>,
 }
 
-/// A page of a writable file, latched for writing, and marked dirty when it was latched.
-pub struct PageWrite<'c> {
+/// A page of a writable file, latched for writing. It is marked dirty before its first byte can
+/// change.
+pub struct WriteLatch<'c> {
     cache: &'c PageCache,
     latch: RwLockWriteGuard<'c, Option<Frame>>,
-    was_clean: bool,
+    key: PageKey,
+    /// Whether this guard has marked the page: it stays dirty while the latch is held.
+    is_marked: bool,
 }
 
-impl PageWrite<'_> {
-    /// Returns whether the page was clean before it was latched.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn was_clean(&self) -> bool {
-        self.was_clean
+impl WriteLatch<'_> {
+    /// Marks the page dirty; returns whether it was clean.
+    pub fn mark_dirty(&mut self) -> bool {
+        if self.is_marked {
+            return false;
+        }
+        self.is_marked = true;
+        let pfn = expect_frame(&self.latch).pfn();
+        self.cache.mark_dirty(pfn, self.key)
     }
-}
 
-impl PageWrite<'_> {
-    /// Records that the page was changed as the log record with number `lsn` says: write-back waits
-    /// until the log is durable up to it ([`WriteGate`](crate::WriteGate)). Of several, the highest
-    /// counts; the lowest since the page was clean is its recovery LSN, where a redo of it would
-    /// begin. Call it before the latch is released. 0 stands for no record.
-    ///
-    /// # Cost
-    ///
-    /// A few accesses to a cache line of the page. The first call of a manager allocates 16 bytes a
-    /// frame.
-    ///
-    /// # Examples
-    ///
-    /// See [`WriteGate`](crate::WriteGate).
-    pub fn set_lsn(&mut self, lsn: u64) {
+    /// Records the log record of a change; marks the page dirty, as its LSN is cleared with that
+    /// mark. Returns whether the page was clean.
+    pub fn set_lsn(&mut self, lsn: u64) -> bool {
+        let was_clean = self.mark_dirty();
         if lsn > 0 {
             self.cache.lsns.raise(expect_frame(&self.latch).pfn(), lsn);
         }
+        was_clean
     }
 }
 
@@ -131,12 +126,12 @@ impl PageCache {
     ///
     /// The page's latch: an atomic on the page's cache line. Waits while a writer or write-back
     /// holds it.
-    pub fn try_read_latched(&self, key: PageKey) -> Option<PageRead<'_>> {
+    pub fn try_read_latched(&self, key: PageKey) -> Option<ReadLatch<'_>> {
         self.try_read_latched_at(key, self.find_latched(key)?)
     }
 
     /// As [`try_read_latched`](Self::try_read_latched), for a page found in a frame.
-    pub fn try_read_latched_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
+    pub fn try_read_latched_at(&self, key: PageKey, pfn: Pfn) -> Option<ReadLatch<'_>> {
         let read = self.latch_at(key, pfn)?;
         self.mark_young(pfn);
         Some(read)
@@ -144,7 +139,7 @@ impl PageCache {
 
     /// As [`try_read_latched_at`](Self::try_read_latched_at), for a caller that marks the access
     /// itself.
-    pub fn latch_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
+    pub fn latch_at(&self, key: PageKey, pfn: Pfn) -> Option<ReadLatch<'_>> {
         let frame = &self.latches.of(pfn).frame;
         let latch = match without_waiting(|| frame.try_read()) {
             Some(latch) => latch,
@@ -156,7 +151,7 @@ impl PageCache {
         if latch.is_none() || self.index.key_of(pfn) != Some(key) {
             return None;
         }
-        Some(PageRead { cache: self, latch })
+        Some(ReadLatch { cache: self, latch })
     }
 
     /// Latches a resident page of a writable file for writing.
@@ -164,25 +159,25 @@ impl PageCache {
     /// # Cost
     ///
     /// The page's latch. Waits while any other thread holds it.
-    pub fn try_write(&self, key: PageKey) -> Option<PageWrite<'_>> {
+    pub fn try_write(&self, key: PageKey) -> Option<WriteLatch<'_>> {
         self.try_write_at(key, self.find_latched(key)?)
     }
 
     /// As [`try_write`](Self::try_write), for a page found in a frame.
-    pub fn try_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
+    pub fn try_write_at(&self, key: PageKey, pfn: Pfn) -> Option<WriteLatch<'_>> {
         let write = self.latch_to_write_at(key, pfn)?;
         self.mark_young(pfn);
         Some(write)
     }
 
     /// As [`try_write_at`](Self::try_write_at), for a caller that marks the access itself.
-    pub fn latch_to_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
+    pub fn latch_to_write_at(&self, key: PageKey, pfn: Pfn) -> Option<WriteLatch<'_>> {
         let latch = self.latch_exclusively(key, pfn)?;
-        let was_clean = self.mark_dirty(pfn, key);
-        Some(PageWrite {
+        Some(WriteLatch {
             cache: self,
             latch,
-            was_clean,
+            key,
+            is_marked: false,
         })
     }
 
@@ -258,35 +253,36 @@ fn expect_frame(latch: &Option<Frame>) -> &Frame {
     latch.as_ref().expect("seen when the latch was taken")
 }
 
-impl Deref for PageRead<'_> {
+impl Deref for ReadLatch<'_> {
     type Target = [u8; PAGE_SIZE];
     fn deref(&self) -> &Self::Target {
         self.cache.memory.bytes(expect_frame(&self.latch))
     }
 }
 
-impl Deref for PageWrite<'_> {
+impl Deref for WriteLatch<'_> {
     type Target = [u8; PAGE_SIZE];
     fn deref(&self) -> &Self::Target {
         self.cache.memory.bytes(expect_frame(&self.latch))
     }
 }
 
-impl DerefMut for PageWrite<'_> {
+impl DerefMut for WriteLatch<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
+        self.mark_dirty();
         let frame = self.latch.as_mut().expect("seen when the latch was taken");
         self.cache.memory.bytes_mut(frame)
     }
 }
 
-impl fmt::Debug for PageRead<'_> {
+impl fmt::Debug for ReadLatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PageRead({:?})", *self.latch)
+        write!(f, "ReadLatch({:?})", *self.latch)
     }
 }
 
-impl fmt::Debug for PageWrite<'_> {
+impl fmt::Debug for WriteLatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PageWrite({:?})", *self.latch)
+        write!(f, "WriteLatch({:?})", *self.latch)
     }
 }

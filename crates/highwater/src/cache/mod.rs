@@ -6,9 +6,9 @@
 //! - **read-only files** never change while they are open. A resident page's frame is *published*
 //!   under its key, and a read borrows it ([`PageCache::try_read`]): no lock, no store to shared
 //!   memory.
-//! - **writable files** keep each resident page's frame behind a *latch*: [`PageRead`] and
-//!   [`PageWrite`] hold it shared or exclusive. A page that was written is *dirty* until write-back
-//!   has written it to the file.
+//! - **writable files** keep each resident page's frame behind a *latch*: [`ReadLatch`] and
+//!   [`WriteLatch`] hold it shared or exclusive. A page that was written is *dirty* until
+//!   write-back has written it to the file.
 //!
 //! A page has these states, each changed under the lock of its index shard:
 //!
@@ -64,7 +64,7 @@ pub use file::{FileEntry, TooManyFiles};
 pub use flags::{CREDIT_MAX, PageFlag};
 pub use index::Presence;
 pub use key::{Access, FileId, FileKind, PageKey};
-pub use latch::{PageRead, PageWrite};
+pub use latch::{ReadLatch, WriteLatch};
 pub use outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
 #[cfg(feature = "lab")]
 pub use readahead::MarkRule;

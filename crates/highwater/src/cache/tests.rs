@@ -164,7 +164,7 @@ fn eviction_says_why_a_page_stays() {
     fill(&memory, &cache, 4, key(&changing, 2));
     let reader = memory.reader(memory.seat());
     assert!(cache.try_read(&reader, key(&fixed, 0)).is_some());
-    drop(cache.try_write(key(&changing, 0)));
+    cache.try_write(key(&changing, 0)).unwrap().mark_dirty();
     let latched = cache.try_read_latched(key(&changing, 1)).unwrap();
     let kept = evict(&memory, &cache, &(0..6).map(Pfn).collect::<Vec<_>>());
     let mut kept = kept;

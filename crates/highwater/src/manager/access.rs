@@ -3,8 +3,9 @@
 use super::error::ReadError;
 use super::file::File;
 use super::guard::Guard;
+use super::latched::{PageRead, PageWrite};
 use super::mapping::Mapping;
-use crate::cache::{Access, PageKey, PageRead, PageWrite};
+use crate::cache::{Access, PageKey};
 use crate::memmap::Pinned;
 use crate::units::{MapPage, PAGE_SIZE, Pfn};
 
@@ -179,9 +180,11 @@ impl Mapping {
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn try_read_latched(&self, page: impl Into<MapPage>) -> Option<PageRead<'_>> {
         let page = page.into();
-        self.try_hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_at(key, pfn)
-        })
+        let core = self.core();
+        let latched = self.try_hold(page, Access::ReadWrite, |key, pfn| {
+            core.cache.latch_at(key, pfn)
+        })?;
+        Some(PageRead::new(core, latched))
     }
 
     /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.
@@ -207,25 +210,28 @@ impl Mapping {
     }
 
     fn latch_to_read(&self, page: MapPage) -> Result<PageRead<'_>, ReadError> {
-        self.hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_at(key, pfn)
-        })
+        let core = self.core();
+        let latched = self.hold(page, Access::ReadWrite, |key, pfn| {
+            core.cache.latch_at(key, pfn)
+        })?;
+        Ok(PageRead::new(core, latched))
     }
 
-    /// Returns a page of a writable file, latched for writing and marked dirty, if it is resident.
+    /// Returns a page of a writable file, latched for writing, if it is resident.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn try_write(&self, page: impl Into<MapPage>) -> Option<PageWrite<'_>> {
         let page = page.into();
-        let write = self.try_hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_to_write_at(key, pfn)
+        let core = self.core();
+        let latched = self.try_hold(page, Access::ReadWrite, |key, pfn| {
+            core.cache.latch_to_write_at(key, pfn)
         })?;
-        self.core().note_written(&write);
-        Some(write)
+        Some(PageWrite::new(core, latched))
     }
 
-    /// Returns a page of a writable file, latched for writing and marked dirty; reads it in if it
-    /// is not resident.
+    /// Returns a page of a writable file, latched for writing; reads it in if it is not resident.
+    /// The first mutable access marks it dirty ([`PageWrite::mark_dirty`]); a page that is not
+    /// written to is not written back.
     ///
     /// # Errors
     ///
@@ -251,14 +257,14 @@ impl Mapping {
     }
 
     fn latch_to_write(&self, page: MapPage) -> Result<PageWrite<'_>, ReadError> {
+        let core = self.core();
         if !self.open.file.entry().id().kind().is_swap_backed() {
-            self.core().balance_dirty_pages();
+            core.balance_dirty_pages();
         }
-        let write = self.hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_to_write_at(key, pfn)
+        let latched = self.hold(page, Access::ReadWrite, |key, pfn| {
+            core.cache.latch_to_write_at(key, pfn)
         })?;
-        self.core().note_written(&write);
-        Ok(write)
+        Ok(PageWrite::new(core, latched))
     }
 
     /// Pins or latches a resident page.

@@ -27,6 +27,7 @@
 //! | `build` | checks of the settings, and construction |
 //! | `handle` | the manager's own methods |
 //! | `access` | reads, pins and latches of a mapping's pages |
+//! | `latched` | guards of latched pages |
 //! | `snapshot`, `vmstat` | counters and state, under the kernel's names |
 
 mod access;
@@ -52,6 +53,7 @@ mod handle;
 mod handler;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;
+mod latched;
 mod limits;
 mod mapping;
 mod pressure;
@@ -88,6 +90,7 @@ pub use file::File;
 pub use group::Group;
 pub use grow::GrowWait;
 pub use guard::Guard;
+pub use latched::{PageRead, PageWrite};
 pub use mapping::Mapping;
 pub use pressure::Working;
 pub use snapshot::{GroupSnapshot, Snapshot};

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::background::Background;
 use super::{Core, Manager};
-use crate::cache::{DirtyPressure, PageWrite, WriteBack, WriteBackOutcome};
+use crate::cache::{DirtyPressure, WriteBack, WriteBackOutcome};
 use crate::frame::{KnobRange, TunableError};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
@@ -488,16 +488,9 @@ impl Core {
         self.cache.set_dirty_clock(centisecs);
     }
 
-    /// Called when a page is latched for writing: wakes write-back if dirty pages exceed a limit.
-    #[inline]
-    pub(super) fn note_written(&self, write: &PageWrite<'_>) {
-        if write.was_clean() {
-            self.note_dirtied();
-        }
-    }
-
+    /// Called when a page has become dirty: wakes write-back if dirty pages exceed a limit.
     #[cold]
-    fn note_dirtied(&self) {
+    pub(super) fn note_dirtied(&self) {
         if self.cache.dirty_pressure() != DirtyPressure::None {
             self.writeback.notify();
         }

@@ -231,7 +231,7 @@ impl Dirty {
         let filling = cache.begin_fill(key, memory.claim(PFN), root.id());
         cache.finish_fill(filling.unwrap());
         file.note_filled();
-        drop(cache.try_write(key).unwrap());
+        cache.try_write(key).unwrap().mark_dirty();
         let scene = Self {
             memory,
             cache,

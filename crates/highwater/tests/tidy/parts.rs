@@ -74,7 +74,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &[
                 "alloc", "capacity", "charge", "charging", "fill", "throttle",
             ],
-            &["background", "fault", "mapping"],
+            &["background", "fault", "latched", "mapping"],
             &["access", "alarm", "anon", "read", "writeback"],
             &["builder", "sync", "wait"],
             &["build", "grow", "handle"],
