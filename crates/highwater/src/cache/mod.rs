@@ -26,6 +26,7 @@
 mod anon;
 mod area;
 mod backing;
+mod checkpoint;
 mod dirty;
 mod discard;
 mod errseq;
@@ -57,6 +58,7 @@ use std::fmt;
 
 pub use area::{AreaFlag, AreaSpec, VmArea};
 pub use backing::Backing;
+pub use checkpoint::DirtyLsn;
 pub use dirty::{DirtyEvents, DirtyPressure, WriteBack};
 pub use discard::Discard;
 pub use errseq::ToldOf;

@@ -140,6 +140,14 @@ impl PageLsns {
         }
     }
 
+    /// Returns a page's recovery LSN; 0 if no LSN was set since the page was clean. Without the
+    /// latch it may be an earlier one, which is lower.
+    pub(super) fn recovery(&self, pfn: Pfn) -> u64 {
+        // Relaxed: as in `raise`.
+        let words = self.words.get();
+        words.map_or(0, |words| words[pfn.index()].0.load(Ordering::Relaxed))
+    }
+
     /// Returns the LSN of a page's last change; 0 if it was set by none since the page was clean.
     pub(super) fn last(&self, pfn: Pfn) -> u64 {
         // Relaxed: as in `raise`.

@@ -9,6 +9,8 @@
 //! `flags`). The cache knows no lists: it returns each awaited page that is in its file now, and
 //! the caller of write-back rotates it.
 
+use std::ops::Range;
+
 use super::PageCache;
 use super::anon::{Anon, SwapOutError};
 use super::backing::{Backing, guarded};
@@ -19,7 +21,7 @@ use super::key::{FileId, PageKey};
 use super::outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
 use crate::memmap::Frame;
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::units::{FilePage, PAGE_SIZE, Pfn};
 
 /// Chosen: a lock and a walk of a chain, cold, cost about as much as looking at this many frames in
 /// order.
@@ -71,7 +73,16 @@ impl PageCache {
     /// [`pages_of`](Self::pages_of), and a sort.
     #[must_use]
     pub fn dirty_pages_of(&self, file: FileId) -> Vec<(PageKey, Pfn)> {
-        let pages = self.pages_of(file).filter(|&pfn| self.is_dirty(pfn));
+        self.dirty_among(file, self.pages_of(file))
+    }
+
+    /// Returns those pages of a file that are dirty, of the frames `among`, in the file's order.
+    pub(super) fn dirty_among(
+        &self,
+        file: FileId,
+        among: impl Iterator<Item = Pfn>,
+    ) -> Vec<(PageKey, Pfn)> {
+        let pages = among.filter(|&pfn| self.is_dirty(pfn));
         let named = pages.filter_map(|pfn| Some((self.key_of(pfn)?, pfn)));
         let mut dirty: Vec<_> = named.filter(|(key, _)| key.file() == file).collect();
         dirty.sort_unstable();
@@ -94,10 +105,25 @@ impl PageCache {
     /// The lock of an index shard for each page of the file, in order, or if those are many, a look
     /// at each frame of the pool.
     pub fn pages_of(&self, id: FileId) -> impl Iterator<Item = Pfn> + '_ {
-        let frames = self.groups.len() as u64;
         let pages = self.files.get(id).map_or(0, |file| file.pages());
-        let (names, frames) = match pages.saturating_mul(LOOKS_PER_LOOKUP) <= frames {
-            true => (0..pages, 0..0),
+        self.pages_by_name(id, 0..pages)
+    }
+
+    /// As [`pages_of`](Self::pages_of), for pages of a range. Others may be among them.
+    pub(super) fn pages_within(
+        &self,
+        file: &FileEntry,
+        pages: &Range<FilePage>,
+    ) -> impl Iterator<Item = Pfn> + '_ {
+        let end = pages.end.0.min(file.pages());
+        self.pages_by_name(file.id(), pages.start.0.min(end)..end)
+    }
+
+    fn pages_by_name(&self, id: FileId, pages: Range<u64>) -> impl Iterator<Item = Pfn> + '_ {
+        let frames = self.groups.len() as u64;
+        let count = pages.end - pages.start;
+        let (names, frames) = match count.saturating_mul(LOOKS_PER_LOOKUP) <= frames {
+            true => (pages, 0..0),
             false => (0..0, 0..self.groups.len()),
         };
         let named = names.filter_map(move |page| self.index.frame_of(PageKey::new(id, page)));

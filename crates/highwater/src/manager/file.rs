@@ -7,8 +7,7 @@ use std::path::Path;
 use super::error::{NoFrames, OpenError};
 use super::{Core, Handle, Manager};
 use crate::cache::{
-    Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
-    WriteGate,
+    Access, Backing, FileBacking, FileEntry, PageCache, PageKey, ToldOf, TooManyFiles, WriteGate,
 };
 use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
@@ -267,44 +266,6 @@ impl File {
         self.open.entry.resident_precise()
     }
 
-    /// Writes all dirty pages back, after the log that they wait for ([`WriteGate`]), and makes the
-    /// file durable. After `Ok`, everything written before the call is on storage, whichever thread
-    /// wrote it back, except where this handle has reported an error before.
-    ///
-    /// No error is lost: a page whose write-back failed, in this call or another, stays dirty, and
-    /// every sync retries it until it succeeds. A failure to make pages durable (errseq), in
-    /// whichever call it occurred, is reported once by each handle that was open then
-    /// ([`SyncError::Earlier`]).
-    ///
-    /// # Cost
-    ///
-    /// A lookup for each page of the file, or for a large file a load for each frame of the pool,
-    /// plus the I/O. Waits for syncs of the file in progress. Nothing for memory without a file.
-    ///
-    /// # Errors
-    ///
-    /// When a page could not be written: it stays dirty, and the next sync tries again. When pages
-    /// could not be made durable, now or since this handle's last sync.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open_writable(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// map.write(1)?[..5].copy_from_slice(b"hello");
-    /// file.sync()?;
-    /// assert_eq!(&std::fs::read(source.path())?[4096..4101], b"hello");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn sync(&self) -> Result<(), SyncError> {
-        let core = &self.open.shared.core;
-        core.sync(&self.open.entry, &self.told)
-    }
-
     /// Attaches the log that describes changes of the file's pages: from now on, no page is written
     /// back before the log is durable up to the page's LSN
     /// ([`PageWrite::set_lsn`](crate::PageWrite::set_lsn)). For all handles, until the file is
@@ -361,6 +322,11 @@ impl File {
         let result = core.cache.hold_rmap(entry, within);
         core.reclaim.settle_deferred(entry);
         result
+    }
+
+    /// Returns this handle's errseq cursor.
+    pub(super) fn told(&self) -> &ToldOf {
+        &self.told
     }
 
     pub(super) fn shared(&self) -> &Handle {
