@@ -144,7 +144,7 @@ pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
     CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager, Mapping,
     MemoryError, NoFrames, OpenError, OutOfMemory, PageRead, PageWrite, PinnedPage, RangeError,
-    ReadError, ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn, Working,
+    ReadError, ReadWait, ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn, Working,
 };
 pub use percpu::RegimeReason;
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};

@@ -12,7 +12,7 @@ use super::readahead::Readahead;
 use super::rmap::Rmap;
 use super::system_file::FileBacking;
 use super::wal::LogGate;
-use super::{Evicted, PageCache};
+use super::{Evicted, Filling, PageCache};
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
@@ -171,6 +171,19 @@ impl FileEntry {
     #[must_use]
     pub(crate) fn system_file(&self) -> Option<&FileBacking> {
         self.system.as_deref()
+    }
+
+    /// Returns how many of neighbouring pages, from the first on, one request to a descriptor can
+    /// read.
+    #[must_use]
+    pub(crate) fn run_of_one_file(&self, pages: &[Filling]) -> usize {
+        let Some(system) = self.system_file() else {
+            return pages.len();
+        };
+        let file_of = |filling: &Filling| std::ptr::from_ref(system.file_of(filling.page()));
+        let first = file_of(&pages[0]);
+        let others = pages.iter().position(|page| file_of(page) != first);
+        others.unwrap_or(pages.len())
     }
 
     /// Returns the memory object, if the pages are swap-backed.

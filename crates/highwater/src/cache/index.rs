@@ -18,6 +18,7 @@
 //! by a walk over the frames if those are fewer.
 
 use std::fmt;
+use std::task::{Context, Poll, Waker};
 
 use crossbeam_utils::CachePadded;
 
@@ -72,9 +73,17 @@ pub(super) struct Index {
 type FrameWords = (AtomicU64, AtomicU32, AtomicU8);
 
 struct IndexShard {
-    /// Number of threads that wait for a fill or an eviction in this shard to end.
-    waiting: Mutex<usize>,
+    waiting: Mutex<ShardWaiters>,
     ended: Condvar,
+}
+
+/// Waiters for fills and evictions in one shard to end.
+#[derive(Default)]
+struct ShardWaiters {
+    /// Number of threads that sleep.
+    threads: usize,
+    /// Tasks, each with the page that it waits for.
+    tasks: Vec<(PageKey, Waker)>,
 }
 
 impl Index {
@@ -83,7 +92,7 @@ impl Index {
         let nr_buckets = (nr_frames + nr_frames / 2).next_power_of_two().max(2);
         let nr_shards = SHARDS_MAX.min(nr_buckets / 2);
         let shard = || IndexShard {
-            waiting: Mutex::new(&INDEX_LOCK, 0),
+            waiting: Mutex::new(&INDEX_LOCK, ShardWaiters::default()),
             ended: Condvar::new(),
         };
         Self {
@@ -167,10 +176,39 @@ impl Index {
             }
             // Terminates: every fill is finished or aborted, and an eviction takes a few
             // microseconds.
-            *waiting += 1;
+            waiting.threads += 1;
             shard.ended.wait(&mut waiting);
-            *waiting -= 1;
+            waiting.threads -= 1;
         }
+    }
+
+    /// As [`lookup`](Self::lookup), without waiting: the task is woken when the fill or eviction in
+    /// progress ends, and looks again.
+    pub(super) fn poll_lookup(&self, key: PageKey, context: &mut Context<'_>) -> Poll<Presence> {
+        let shard = self.shard(self.bucket(key));
+        let mut waiting = shard.waiting.lock();
+        let Some(pfn) = self.find_locked(key) else {
+            return Poll::Ready(Presence::Absent);
+        };
+        if self.state_of(pfn) == state::RESIDENT {
+            return Poll::Ready(Presence::Resident(pfn));
+        }
+        // No wake-up is lost: the end of the fill or eviction takes the wakers under this lock.
+        let waker = context.waker();
+        let is_known = |(of, known): &(PageKey, Waker)| *of == key && known.will_wake(waker);
+        if !waiting.tasks.iter().any(is_known) {
+            waiting.tasks.push((key, waker.clone()));
+        }
+        Poll::Pending
+    }
+
+    /// As [`lookup`](Self::lookup), without waiting: `None` during a fill or eviction.
+    pub(super) fn lookup_now(&self, key: PageKey) -> Option<Presence> {
+        let _locked = self.shard(self.bucket(key)).waiting.lock();
+        let Some(pfn) = self.find_locked(key) else {
+            return Some(Presence::Absent);
+        };
+        (self.state_of(pfn) == state::RESIDENT).then_some(Presence::Resident(pfn))
     }
 
     /// Inserts a page as filling; returns false if it is already in the index.
@@ -198,15 +236,15 @@ impl Index {
     }
 
     /// Ends a fill, or an eviction that did not happen.
-    pub(super) fn set_resident(&self, pfn: Pfn) {
-        let (shard, waiting, _) = self.lock_page(pfn);
+    pub(super) fn set_resident(&self, pfn: Pfn) -> Woken {
+        let (shard, waiting, key) = self.lock_page(pfn);
         debug_assert!(matches!(
             self.state_of(pfn),
             state::FILLING | state::EVICTING
         ));
         // Relaxed: under the shard's lock.
         self.state(pfn).store(state::RESIDENT, Ordering::Relaxed);
-        wake(shard, &waiting);
+        wake(shard, waiting, key)
     }
 
     /// Claims a resident page for eviction: no other thread fills or evicts it until it is made
@@ -223,7 +261,7 @@ impl Index {
     }
 
     /// Removes a page that is being filled or evicted.
-    pub(super) fn remove(&self, pfn: Pfn) {
+    pub(super) fn remove(&self, pfn: Pfn) -> Woken {
         let (shard, waiting, key) = self.lock_page(pfn);
         debug_assert!(matches!(
             self.state_of(pfn),
@@ -241,11 +279,11 @@ impl Index {
         // Release. Pairs with: the acquire of `key_of`, in a thread that finds the page gone.
         self.key(pfn).store(0, Ordering::Release);
         self.state(pfn).store(state::ABSENT, Ordering::Relaxed);
-        wake(shard, &waiting);
+        wake(shard, waiting, key)
     }
 
     /// Locks the shard of a page whose state this thread may change.
-    fn lock_page(&self, pfn: Pfn) -> (&IndexShard, MutexGuard<'_, usize>, PageKey) {
+    fn lock_page(&self, pfn: Pfn) -> (&IndexShard, MutexGuard<'_, ShardWaiters>, PageKey) {
         let key = self
             .key_of(pfn)
             .expect("its own fill or eviction keeps a page in the index");
@@ -323,10 +361,46 @@ impl Index {
     }
 }
 
-/// Wakes the threads that wait for a fill or eviction to end.
-fn wake(shard: &IndexShard, waiting: &MutexGuard<'_, usize>) {
-    if **waiting > 0 {
+/// Wakes the threads that wait for a fill or eviction of a page to end, and returns the tasks.
+fn wake(shard: &IndexShard, mut waiting: MutexGuard<'_, ShardWaiters>, key: PageKey) -> Woken {
+    if waiting.threads > 0 {
         shard.ended.notify_all();
+    }
+    let mut woken = Woken::default();
+    if !waiting.tasks.is_empty() {
+        let is_of_page = |(of, _): &mut (PageKey, Waker)| *of == key;
+        let tasks = waiting.tasks.extract_if(.., is_of_page);
+        woken.0.extend(tasks.map(|(_, waker)| waker));
+    }
+    woken
+}
+
+/// Tasks to wake: dropping this wakes them. A waker is the program's code, which may drop the last
+/// handle of a file, so that no lock is held then and no page is isolated or under eviction.
+#[derive(Debug, Default)]
+#[must_use = "dropped where it is made, it may wake tasks too early"]
+pub struct Woken(Vec<Waker>);
+
+impl Woken {
+    /// Adds a task.
+    pub fn push(&mut self, waker: Waker) {
+        self.0.push(waker);
+    }
+
+    /// Adds the tasks of `other`.
+    pub fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    /// Wakes the tasks so far.
+    pub fn wake(&mut self) {
+        drop(std::mem::take(self));
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
     }
 }
 

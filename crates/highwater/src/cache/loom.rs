@@ -179,7 +179,11 @@ fn a_waiter_is_woken_when_a_fill_is_given_up() {
             .unwrap();
         let waiter = Arc::clone(&scene);
         let waiter = thread::spawn(move || waiter.cache.lookup(waiter.key));
-        scene.memory.surrender(scene.cache.abort_fill(filling));
+        scene.memory.surrender(
+            scene
+                .cache
+                .abort_fill_and(filling, &mut super::Woken::default()),
+        );
         assert_eq!(waiter.join().unwrap(), Presence::Absent);
     });
 }

@@ -31,6 +31,7 @@ mod dirty;
 mod discard;
 mod errseq;
 mod file;
+mod filling;
 mod flags;
 mod gather;
 mod index;
@@ -55,6 +56,7 @@ pub(crate) mod loom;
 mod tests;
 
 use std::fmt;
+use std::task::{Context, Poll};
 
 pub use area::{AreaFlag, AreaSpec, VmArea};
 pub use backing::Backing;
@@ -63,8 +65,9 @@ pub use dirty::{DirtyEvents, DirtyPressure, WriteBack};
 pub use discard::Discard;
 pub use errseq::ToldOf;
 pub use file::{FileEntry, TooManyFiles};
+pub use filling::Filling;
 pub use flags::{CREDIT_MAX, PageFlag};
-pub use index::Presence;
+pub use index::{Presence, Woken};
 pub use key::{Access, FileId, FileKind, PageKey};
 pub use latch::{ReadLatch, WriteLatch};
 pub use outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
@@ -122,14 +125,6 @@ pub struct PageCache {
     swap: Option<Arc<SwapArea>>,
 }
 
-/// A page that is being read in: its frame is owned by this thread.
-#[derive(Debug)]
-#[must_use = "finish or abort a fill: others wait for it"]
-pub struct Filling {
-    key: PageKey,
-    frame: Frame,
-}
-
 /// A page that was evicted.
 #[derive(Debug)]
 #[must_use = "the frame has to be freed and the page uncharged"]
@@ -162,6 +157,8 @@ pub struct EvictBatch {
     pub evicted: Vec<Evicted>,
     /// Pages that stay, with the reason.
     pub kept: Vec<(Pfn, Kept)>,
+    /// Tasks that wait for these pages, to wake once none of them is isolated.
+    pub woken: Woken,
     retract: Vec<(Pfn, u64)>,
     retracted: Retracted,
 }
@@ -294,57 +291,16 @@ impl PageCache {
         self.index.lookup(key)
     }
 
-    /// Begins to read a page in, charged to `group`.
-    ///
-    /// # Errors
-    ///
-    /// The frame, unused, if another thread inserted the page first.
-    pub fn begin_fill(&self, key: PageKey, frame: Frame, group: GroupId) -> Result<Filling, Frame> {
-        let pfn = frame.pfn();
-        // Relaxed, all: this thread owns the frame, and finishing the fill publishes it.
-        self.groups[pfn.index()].store(group.0, Ordering::Relaxed);
-        debug_assert_eq!(self.mapcount(pfn), 0, "{pfn} reused mapped");
-        self.young[pfn.index()].store(false, Ordering::Relaxed);
-        self.frame_flags(pfn).reset();
-        if key.file().kind().is_swap_backed() {
-            self.set_flag(pfn, PageFlag::Swapbacked);
-        }
-        debug_assert!(!self.is_dirty(pfn), "{pfn} reused dirty");
-        if self.index.insert_filling(key, pfn) {
-            Ok(Filling { key, frame })
-        } else {
-            Err(frame)
-        }
+    /// As [`lookup`](Self::lookup) for a task: does not wait, but wakes the task when the fill or
+    /// eviction in progress ends.
+    pub fn poll_lookup(&self, key: PageKey, context: &mut Context<'_>) -> Poll<Presence> {
+        self.index.poll_lookup(key, context)
     }
 
-    /// Returns the buffer to fill.
-    pub fn filling_bytes<'a>(&'a self, filling: &'a mut Filling) -> &'a mut [u8; PAGE_SIZE] {
-        self.memory.bytes_mut(&mut filling.frame)
-    }
-
-    /// Makes a filled page resident and wakes the threads that wait for it.
-    ///
-    /// # Panics
-    ///
-    /// Never: a frame that is being filled holds no other page.
-    pub fn finish_fill(&self, filling: Filling) -> Pfn {
-        let Filling { key, frame } = filling;
-        let pfn = frame.pfn();
-        if key.file().is_writable() {
-            let before = self.latches.of(pfn).frame.write().replace(frame);
-            assert!(before.is_none(), "{pfn} was filled while it held a page");
-        } else {
-            self.memory.publish(frame, key.get());
-        }
-        self.index.set_resident(pfn);
-        pfn
-    }
-
-    /// Aborts a fill, wakes the threads that wait for it, and returns the frame.
-    #[must_use = "the frame has to be freed"]
-    pub fn abort_fill(&self, filling: Filling) -> Frame {
-        self.index.remove(filling.frame.pfn());
-        filling.frame
+    /// As [`lookup`](Self::lookup), without waiting: `None` while a fill or eviction of the page is
+    /// in progress.
+    pub fn lookup_now(&self, key: PageKey) -> Option<Presence> {
+        self.index.lookup_now(key)
     }
 
     /// Tries to evict each of `candidates`, which the caller has isolated from their lists.
@@ -382,7 +338,7 @@ impl PageCache {
             };
             // Checked again once the frame is taken; here it spares the attempt.
             if self.mapcount(pfn) > 0 {
-                self.index.set_resident(pfn);
+                batch.woken.append(self.index.set_resident(pfn));
                 batch.kept.push((pfn, Kept::Mapped));
                 continue;
             }
@@ -393,7 +349,7 @@ impl PageCache {
             match self.take_from_latch(pfn) {
                 Ok(frame) => batch.evicted.push(self.evicted(key, frame)),
                 Err(kept) => {
-                    self.index.set_resident(pfn);
+                    batch.woken.append(self.index.set_resident(pfn));
                     batch.kept.push((pfn, kept));
                 }
             }
@@ -401,7 +357,7 @@ impl PageCache {
         if !batch.retract.is_empty() {
             self.memory.retract(&batch.retract, &mut batch.retracted);
             for pfn in batch.retracted.borrowed.drain(..) {
-                self.index.set_resident(pfn);
+                batch.woken.append(self.index.set_resident(pfn));
                 batch.kept.push((pfn, Kept::Borrowed));
             }
             for frame in batch.retracted.frames.drain(..) {
@@ -413,7 +369,7 @@ impl PageCache {
                 // `rmap`, 3).
                 if self.mapcount(frame.pfn()) > 0 {
                     let pfn = self.memory.publish(frame, key.get());
-                    self.index.set_resident(pfn);
+                    batch.woken.append(self.index.set_resident(pfn));
                     batch.kept.push((pfn, Kept::Mapped));
                     continue;
                 }
@@ -425,7 +381,7 @@ impl PageCache {
         self.files.note_evicted(&batch.evicted);
         leave(&batch.evicted);
         for evicted in &batch.evicted {
-            self.index.remove(evicted.frame.pfn());
+            batch.woken.append(self.index.remove(evicted.frame.pfn()));
         }
     }
 

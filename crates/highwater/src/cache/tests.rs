@@ -66,9 +66,9 @@ fn the_index_agrees_with_a_map() {
                     assert_eq!(index.begin_evict(pfn), Some(key), "step {step}");
                     assert_eq!(index.begin_evict(pfn), None, "claimed once");
                     if rng.bool() {
-                        index.set_resident(pfn);
+                        drop(index.set_resident(pfn));
                     } else {
-                        index.remove(pfn);
+                        drop(index.remove(pfn));
                         model.remove(&page);
                         free.push(pfn);
                     }
@@ -84,10 +84,10 @@ fn the_index_agrees_with_a_map() {
                     assert!(index.insert_filling(key, pfn));
                     assert!(!index.insert_filling(key, pfn), "entered once");
                     if rng.u8(..) < 200 {
-                        index.set_resident(pfn);
+                        drop(index.set_resident(pfn));
                         model.insert(page, pfn);
                     } else {
-                        index.remove(pfn);
+                        drop(index.remove(pfn));
                         free.push(pfn);
                     }
                 }

@@ -169,10 +169,7 @@ impl Mapping {
         let pinned = self.hold(page, Access::ReadOnly, |key, pfn| {
             core.cache.pin_at(key, pfn)
         })?;
-        Ok(PinnedPage {
-            pinned,
-            _file: self.open.file.clone(),
-        })
+        Ok(self.pinned_page(pinned))
     }
 
     /// Returns a page of a writable file, latched for reading, if it is resident.
@@ -314,21 +311,52 @@ impl Mapping {
         page: MapPage,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
-        let (core, area) = (self.core(), &*self.area);
-        if area.is_hole(page) {
-            return Err(ReadError::Unmapped { page });
-        }
-        let key = area.key(page);
-        if !core.cache.is_marked_ahead(key)
-            && let Some(held) = core.cache.hold_unmapped(area, page, &mut hold)
-        {
+        if let Some(held) = self.hold_unmapped(page, &mut hold)? {
             return Ok(held);
         }
+        let (core, area) = (self.core(), &*self.area);
+        let key = area.key(page);
         core.fault(area, page, |pfn| {
             let held = hold(key, pfn)?;
             core.cache.install(area, page, pfn);
             Some(held)
         })
+    }
+
+    /// Pins or latches a resident page that has no entry in the page table, unless it has a
+    /// readahead mark.
+    fn hold_unmapped<R>(
+        &self,
+        page: MapPage,
+        hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Result<Option<R>, ReadError> {
+        let (core, area) = (self.core(), &*self.area);
+        if area.is_hole(page) {
+            return Err(ReadError::Unmapped { page });
+        }
+        if core.cache.is_marked_ahead(area.key(page)) {
+            return Ok(None);
+        }
+        Ok(core.cache.hold_unmapped(area, page, hold))
+    }
+
+    /// Pins a page of a read-only file if it is resident, and has no readahead mark.
+    pub(super) fn pin_resident(&self, page: MapPage) -> Result<Option<Pinned>, ReadError> {
+        self.check(page, Access::ReadOnly)?;
+        let cache = &self.core().cache;
+        let pin = |key, pfn| cache.pin_at(key, pfn);
+        match cache.hold_by_entry(&self.area, page, pin) {
+            None => self.hold_unmapped(page, pin),
+            pinned => Ok(pinned),
+        }
+    }
+
+    /// Returns a pinned page of this mapping to the program.
+    pub(super) fn pinned_page(&self, pinned: Pinned) -> PinnedPage {
+        PinnedPage {
+            pinned,
+            _file: self.open.file.clone(),
+        }
     }
 
     /// Checks that the page is inside the mapping and the file's access mode fits the call.

@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::error::OutOfMemory;
-use super::slow::Effort;
+use super::slow::{Effort, Patience};
 use crate::frame::{AllocError, AllocFlags, Pressure};
 use crate::group::GroupNode;
 use crate::memmap::Frame;
@@ -20,12 +20,13 @@ impl Core {
             .or_else(|exhausted| self.alloc_frame_again(payer, way, exhausted))
     }
 
-    /// Allocates frames for readahead and appends them to `frames`; returns their number. Makes at
-    /// most one pass of reclaim.
+    /// Allocates frames for readahead or for a thread that polls, and appends them to `frames`;
+    /// returns their number. Makes at most one pass of reclaim.
     pub(super) fn alloc_frames_ahead(
         &self,
         payer: &GroupNode,
         count: usize,
+        patience: Patience,
         frames: &mut Vec<Frame>,
     ) -> usize {
         let mut effort = None;
@@ -38,7 +39,10 @@ impl Core {
                     got += 1;
                 }
                 Err(_) if effort.is_none() => {
-                    let effort = effort.insert(Effort::default());
+                    let effort = effort.insert(match patience {
+                        Patience::Polled => Effort::polled(),
+                        _ => Effort::default(),
+                    });
                     effort.stall(self, payer);
                     self.wakeup.notify();
                     let goal = self.direct_goal(self.pool.managed().bytes());

@@ -27,7 +27,9 @@ fn a_fault_waits_for_a_page_that_is_only_charged() {
     // Goal: no refusal while a page is charged and its read has not begun. Method: a group of one
     // page, whose charge is in transit for 50 ms and is then given back.
     let (hw, group, map) = scene(Pages(1));
-    let on_its_way = hw.core().charge_on_its_way(group.node());
+    let on_its_way = hw
+        .core()
+        .charge_on_its_way(group.node(), slow::Patience::Fault);
     let (charge, way) = on_its_way.expect("the group is empty");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| map.read(&hw.enter(), 1).map(drop));

@@ -5,6 +5,7 @@ use super::background::Reclaimer;
 use super::builder::{Builder, Swap};
 use super::capacity::CapacityRange;
 use super::error::BuildError;
+use super::io::IoThreads;
 use super::read::ReadaheadMax;
 use super::writeback::WritebackThread;
 use super::{Core, Manager, Parts, Shared};
@@ -74,6 +75,7 @@ impl Builder {
                 readahead,
                 grace: self.grace,
                 timer: self.timer,
+                engine: self.engine,
             },
         )?);
         let fits = core.bring_to_capacity();
@@ -85,6 +87,7 @@ impl Builder {
         let shared = Shared {
             _reclaimer: reclaimer,
             _writer: writer,
+            _io: IoThreads::of(&core),
             core,
         };
         Ok(Manager {

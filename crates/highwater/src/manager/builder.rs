@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::alarm::Timer;
 use super::background::Background;
 use super::cgroup::Memcg;
+use super::io::IoEngine;
 use super::throttle::Throttling;
 use super::writeback::DirtyTunables;
 #[cfg(feature = "lab")]
@@ -44,6 +45,7 @@ pub struct Builder {
     pub(super) memcg: Memcg,
     pub(super) grace: Duration,
     pub(super) timer: Option<Timer>,
+    pub(super) engine: IoEngine,
     #[cfg(feature = "lab")]
     pub(super) lab: LabSettings,
 }
@@ -86,6 +88,7 @@ impl Builder {
             memcg: Memcg::of_system(),
             grace: GRACE_DEFAULT,
             timer: None,
+            engine: IoEngine::Ring,
             #[cfg(feature = "lab")]
             lab: LabSettings::default(),
         }
@@ -105,6 +108,25 @@ impl Builder {
     /// ```
     pub fn capacity(mut self, capacity: Bytes) -> Self {
         self.capacity = capacity;
+        self
+    }
+
+    /// Does without io_uring: threads of the manager read for asynchronous faults, up to 16 at
+    /// once, as they do where the system has no io_uring or refuses it. Default: io_uring.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// let hw = highwater::Manager::builder().without_io_uring().build()?;
+    /// let file = hw.open(source.path())?;
+    /// let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// assert_eq!(hw.block_on(map.read_async(0))?.bytes(), &[7; 4096]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn without_io_uring(mut self) -> Self {
+        self.engine = IoEngine::Threads;
         self
     }
 

@@ -22,7 +22,10 @@ impl Core {
     ) -> Result<(NodeCharge, Duration), ChargeFailed> {
         let charge = || group.try_charge_refilling(bytes);
         let (charge, refilled) = self.charging(group.id(), bytes, patience, charge)?;
-        let delay = self.throttle(charge.group(), refilled);
+        let delay = match patience {
+            Patience::Polled => self.throttle_polled(group, refilled),
+            _ => self.throttle(charge.group(), refilled),
+        };
         Ok((charge, delay))
     }
 
@@ -31,6 +34,7 @@ impl Core {
     pub(super) fn charge_on_its_way(
         &self,
         group: &GroupNode,
+        patience: Patience,
     ) -> Result<(NodeCharge, OnItsWay<'_>), ChargeFailed> {
         let charge = || {
             let way = self.reclaim.page_on_its_way(group);
@@ -38,9 +42,11 @@ impl Core {
             way.note_paid();
             Ok((charged, way))
         };
-        let ((charge, refilled), way) =
-            self.charging(group.id(), Bytes::PAGE, Patience::Fault, charge)?;
-        self.throttle(charge.group(), refilled);
+        let ((charge, refilled), way) = self.charging(group.id(), Bytes::PAGE, patience, charge)?;
+        match patience {
+            Patience::Polled => _ = self.throttle_polled(group, refilled),
+            _ => _ = self.throttle(charge.group(), refilled),
+        }
         Ok((charge, way))
     }
 

@@ -8,13 +8,14 @@
 use super::Core;
 use super::error::ReadError;
 use super::fill::FillSource;
-use crate::cache::{PageFlag, Presence, VmArea, Window};
+use super::slow::Patience;
+use crate::cache::{PageFlag, PageKey, Presence, VmArea, Window};
 use crate::group::StatItem;
 use crate::units::{FilePage, MapPage, Pfn};
 
 /// Limit on the rounds of one fault. A round ends when another thread filled or evicted the page
 /// meanwhile; a page that this thread has filled itself is taken before it can be evicted.
-const ROUNDS_MAX: u32 = 10_000;
+pub(super) const ROUNDS_MAX: u32 = 10_000;
 
 /// The source of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,16 +41,26 @@ impl Core {
     ) -> Result<R, ReadError> {
         debug_assert!(page.0 < area.pages(), "the caller has checked page {page}");
         let source = FillSource::of(area);
-        let (group, page) = (source.group, area.key(page).page());
-        self.stats.pgfault.add(1);
-        group.add_stat(StatItem::Pgfault, 1);
+        let page = area.key(page).page();
+        self.note_fault(source);
         let (taken, found) = self.bring_in(source, page, 1, take)?;
+        self.note_found(source, page, found);
+        Ok(taken)
+    }
+
+    /// Counts a page fault.
+    pub(super) fn note_fault(&self, source: FillSource<'_>) {
+        self.stats.pgfault.add(1);
+        source.group.add_stat(StatItem::Pgfault, 1);
+    }
+
+    /// Records the page that a fault brought in, and counts it if it was read.
+    pub(super) fn note_found(&self, source: FillSource<'_>, page: FilePage, found: Found) {
         source.readahead.note_asked(page);
         if found == Found::Read {
             self.stats.pgmajfault.add(1);
-            group.add_stat(StatItem::Pgmajfault, 1);
+            source.group.add_stat(StatItem::Pgmajfault, 1);
         }
-        Ok(taken)
     }
 
     /// Makes a page resident, along with its readahead window. The caller goes on to read `asked`
@@ -63,32 +74,20 @@ impl Core {
     ) -> Result<(R, Found), ReadError> {
         debug_assert!(asked > 0, "the page itself is read");
         for _ in 0..ROUNDS_MAX {
-            if let Presence::Resident(pfn) = self.cache.lookup(source.file.key(page)) {
-                // Before the page is pinned or latched, so that the I/O happens under no latch.
-                if self.cache.clear_flag(pfn, PageFlag::Readahead) {
-                    self.read_ahead_from(source, page);
-                }
-                let is_first = self.cache.clear_flag(pfn, PageFlag::Unread);
-                let Some(taken) = take(pfn) else {
+            let key = source.file.key(page);
+            if let Presence::Resident(pfn) = self.lookup(key) {
+                let Some(taken) = self.take_resident(source, page, pfn, &mut take) else {
                     continue;
                 };
-                if is_first {
-                    // As for a read that brings its page in.
-                    self.cache.forget_young(pfn);
-                    return Ok((taken, Found::Ahead));
-                }
-                return Ok((taken, Found::Cached));
+                return Ok(taken);
             }
-            let max = self.window_max(source);
-            let FillSource {
-                file, readahead, ..
-            } = source;
-            let window = self.cache.window_of_miss(readahead, file, page, asked, max);
-            let Some(mut fills) = self.begin_wanted(source, &window)? else {
+            let window = self.window_of_miss(source, page, asked);
+            let supply = self.supply_one(source, page)?;
+            let Some(mut fills) = self.begin_wanted(source, &window, supply) else {
                 continue;
             };
             // Checked before the page becomes resident, which may change it.
-            let is_stored = file.is_stored(page);
+            let is_stored = source.file.is_stored(page);
             fills.read()?;
             let taken = fills.finish(take).expect("a page on no list stays");
             let found = if is_stored {
@@ -104,21 +103,80 @@ impl Core {
         })
     }
 
-    /// Reads the window that a readahead mark triggers.
-    #[cold]
-    fn read_ahead_from(&self, source: FillSource<'_>, page: FilePage) {
+    /// Looks a page up, after waiting for a fill or eviction of it.
+    fn lookup(&self, key: PageKey) -> Presence {
+        self.cache.lookup_now(key).unwrap_or_else(|| {
+            // The page may be afloat, and no other thread waiting for storage.
+            let _waiting = self.wait_for_others();
+            self.cache.lookup(key)
+        })
+    }
+
+    /// Returns the window to read for a missing page.
+    pub(super) fn window_of_miss(
+        &self,
+        source: FillSource<'_>,
+        page: FilePage,
+        asked: u64,
+    ) -> Window {
+        let max = self.window_max(source);
         let FillSource {
             file, readahead, ..
         } = source;
-        let max = self.window_max(source);
-        if let Some(window) = self.cache.window_of_mark(readahead, file, page, max) {
+        self.cache.window_of_miss(readahead, file, page, asked, max)
+    }
+
+    /// Takes a page that a lookup found in a frame, unless it has left.
+    fn take_resident<R>(
+        &self,
+        source: FillSource<'_>,
+        page: FilePage,
+        pfn: Pfn,
+        take: impl FnOnce(Pfn) -> Option<R>,
+    ) -> Option<(R, Found)> {
+        // Before the page is pinned or latched, so that the I/O happens under no latch.
+        if self.cache.clear_flag(pfn, PageFlag::Readahead) {
+            self.read_ahead_from(source, page);
+        }
+        self.take_cached(pfn, take)
+    }
+
+    /// As [`take_resident`](Self::take_resident), for a page whose mark was seen to.
+    pub(super) fn take_cached<R>(
+        &self,
+        pfn: Pfn,
+        take: impl FnOnce(Pfn) -> Option<R>,
+    ) -> Option<(R, Found)> {
+        let is_first = self.cache.clear_flag(pfn, PageFlag::Unread);
+        let taken = take(pfn)?;
+        if !is_first {
+            return Some((taken, Found::Cached));
+        }
+        // As for a read that brings its page in.
+        self.cache.forget_young(pfn);
+        Some((taken, Found::Ahead))
+    }
+
+    /// Reads the window that a readahead mark triggers.
+    #[cold]
+    fn read_ahead_from(&self, source: FillSource<'_>, page: FilePage) {
+        if let Some(window) = self.window_of_mark(source, page) {
             self.read_ahead(source, &window);
         }
     }
 
+    /// Returns the window that a readahead mark triggers.
+    pub(super) fn window_of_mark(&self, source: FillSource<'_>, page: FilePage) -> Option<Window> {
+        let FillSource {
+            file, readahead, ..
+        } = source;
+        let max = self.window_max(source);
+        self.cache.window_of_mark(readahead, file, page, max)
+    }
+
     /// Reads the missing pages of a window, as far as memory and storage allow.
     pub(super) fn read_ahead(&self, source: FillSource<'_>, window: &Window) {
-        let mut fills = self.begin_ahead(source, window);
+        let mut fills = self.begin_ahead(source, window, Patience::Modest);
         match fills.read() {
             Ok(()) => fills.finish_ahead(),
             Err(error) => tracing::debug!(%error, "readahead gave up"),

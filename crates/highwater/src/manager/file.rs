@@ -369,6 +369,7 @@ impl Core {
     /// Evicts the pages of a closed file. Pages that cannot be evicted yet (pinned, or dirty with
     /// failing storage) keep the file until they can.
     fn close(&self, entry: &Arc<FileEntry>) {
+        self.wait_for_flights(entry.id());
         if !self.try_close(entry) {
             tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
             self.closing.lock().push(Arc::clone(entry));

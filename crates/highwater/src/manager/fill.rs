@@ -13,11 +13,15 @@ use std::ops::Range;
 
 use super::Core;
 use super::error::{OutOfMemory, ReadError};
+use super::flight::{Aboard, Cargo, Flight};
 use super::slow::Patience;
-use crate::cache::{FileEntry, Filling, PageCache, PageFlag, PageKey, Readahead, VmArea, Window};
+use crate::cache::{
+    FileEntry, Filling, PageCache, PageFlag, PageKey, Readahead, VmArea, Window, Woken,
+};
 use crate::group::{GroupNode, NodeCharge};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
+use crate::sync::Arc;
 use crate::units::{Bytes, FilePage, PAGE_SIZE, Pages, Pfn};
 
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
@@ -54,16 +58,42 @@ pub(super) struct Fills<'a> {
     /// In order. Other threads wait for them.
     filling: Vec<Filling>,
     charge: Option<NodeCharge>,
-    /// Dropped last: the pages are in transit until the others are released.
+    /// Dropped after the others: the pages are in transit until they are released.
     way: OnItsWay<'a>,
+    /// The flight that filled them, if one did: over before its tasks are woken.
+    _aboard: Option<Aboard<'a>>,
+    /// Tasks that wait for the pages.
+    woken: Woken,
 }
 
 /// Charged memory for pages.
-struct Supply<'a> {
+pub(super) struct Supply<'a> {
+    /// How it was, and more will be, obtained.
+    patience: Patience,
     charge: Option<NodeCharge>,
     frames: Vec<Frame>,
     /// Dropped last, as in [`Fills`].
     way: OnItsWay<'a>,
+}
+
+impl<'a> Supply<'a> {
+    /// No memory yet.
+    fn nothing(patience: Patience, way: OnItsWay<'a>) -> Self {
+        Self {
+            patience,
+            charge: None,
+            frames: Vec::new(),
+            way,
+        }
+    }
+
+    /// Memory for one page.
+    fn of(patience: Patience, charge: NodeCharge, frame: Frame, way: OnItsWay<'a>) -> Self {
+        let mut supply = Self::nothing(patience, way);
+        supply.charge = Some(charge);
+        supply.frames.push(frame);
+        supply
+    }
 }
 
 impl Core {
@@ -78,47 +108,75 @@ impl Core {
         self.readahead.get().min(Pages(capacity.min(group)))
     }
 
-    /// Takes memory for the first page of a window, and for as many of the others as is available;
-    /// marks them as filling. Returns `None` if another thread began to fill the first page before.
+    /// Takes memory for one page, by any means.
+    pub(super) fn supply_one<'a>(
+        &'a self,
+        source: FillSource<'a>,
+        page: FilePage,
+    ) -> Result<Supply<'a>, ReadError> {
+        let no_memory = |source| ReadError::NoMemory { page, source };
+        let (charge, way) = self
+            .charge_on_its_way(source.group, Patience::Fault)
+            .map_err(|failed| no_memory(OutOfMemory::from(failed)))?;
+        let frame = self.alloc_frame(source.group, &way).map_err(no_memory)?;
+        let patience = Patience::Modest;
+        Ok(Supply::of(patience, charge, frame, way))
+    }
+
+    /// Takes memory for one page without waiting for storage or other threads, if that is possible.
+    pub(super) fn supply_now<'a>(&'a self, source: FillSource<'a>) -> Option<Supply<'a>> {
+        let patience = Patience::Polled;
+        let (charge, way) = self.charge_on_its_way(source.group, patience).ok()?;
+        let mut frames = Vec::new();
+        self.alloc_frames_ahead(source.group, 1, patience, &mut frames);
+        Some(Supply::of(patience, charge, frames.pop()?, way))
+    }
+
+    /// Takes memory for as many of the later pages of a window as is available, beside that for the
+    /// first; marks them as filling. Returns `None` if another thread began to fill the first page
+    /// before.
     pub(super) fn begin_wanted<'a>(
         &'a self,
         source: FillSource<'a>,
         window: &Window,
-    ) -> Result<Option<Fills<'a>>, ReadError> {
-        let (page, group) = (window.pages.start, source.group);
-        let no_memory = |source| ReadError::NoMemory { page, source };
-        let (charge, way) = self
-            .charge_on_its_way(group)
-            .map_err(|failed| no_memory(OutOfMemory::from(failed)))?;
-        let mut supply = Supply {
-            charge: Some(charge),
-            frames: Vec::new(),
-            way,
-        };
-        let frame = self.alloc_frame(group, &supply.way).map_err(no_memory)?;
-        supply.frames.push(frame);
+        mut supply: Supply<'a>,
+    ) -> Option<Fills<'a>> {
+        let page = window.pages.start;
+        debug_assert_eq!(supply.frames.len(), 1, "a frame for the first page");
         let others = self.missing_of(source.file, page + 1..window.pages.end);
         self.supply_more(source.group, others.len(), &mut supply);
         let pages = std::iter::once(page).chain(others);
-        let fills = self.begin_fills(source, window, pages, supply);
+        let fills = self.begin_fills(source, window.mark, pages, supply);
         let is_first = |filling: &Filling| filling.page() == page;
-        Ok(fills.filling.first().is_some_and(is_first).then_some(fills))
+        fills.filling.first().is_some_and(is_first).then_some(fills)
     }
 
     /// Takes memory for as many pages of a window as is available, and marks them as filling.
-    pub(super) fn begin_ahead<'a>(&'a self, source: FillSource<'a>, window: &Window) -> Fills<'a> {
+    pub(super) fn begin_ahead<'a>(
+        &'a self,
+        source: FillSource<'a>,
+        window: &Window,
+        patience: Patience,
+    ) -> Fills<'a> {
         let pages = self.missing_of(source.file, window.pages.clone());
-        let mut supply = Supply {
-            charge: None,
-            frames: Vec::new(),
-            way: self.reclaim.page_on_its_way(source.group),
-        };
+        self.begin_pages(source, pages, window.mark, patience)
+    }
+
+    /// As [`begin_ahead`](Self::begin_ahead), for given pages.
+    pub(super) fn begin_pages<'a>(
+        &'a self,
+        source: FillSource<'a>,
+        pages: Vec<FilePage>,
+        mark: Option<FilePage>,
+        patience: Patience,
+    ) -> Fills<'a> {
+        let mut supply = Supply::nothing(patience, self.reclaim.page_on_its_way(source.group));
         self.supply_more(source.group, pages.len(), &mut supply);
-        self.begin_fills(source, window, pages.into_iter(), supply)
+        self.begin_fills(source, mark, pages.into_iter(), supply)
     }
 
     /// Returns the pages that are not in the cache, by a lookup without locks.
-    fn missing_of(&self, file: &FileEntry, pages: Range<FilePage>) -> Vec<FilePage> {
+    pub(super) fn missing_of(&self, file: &FileEntry, pages: Range<FilePage>) -> Vec<FilePage> {
         FilePage::numbers(&pages)
             .map(FilePage)
             .filter(|page| !self.cache.seems_cached(file.key(*page)))
@@ -131,11 +189,12 @@ impl Core {
         if count == 0 {
             return;
         }
-        let Ok((mut charge, _owed)) = self.charge(group, bytes, Patience::Modest) else {
+        let Ok((mut charge, _owed)) = self.charge(group, bytes, supply.patience) else {
             return;
         };
         supply.way.note_paid();
-        let got = self.alloc_frames_ahead(group, count, &mut supply.frames);
+        let patience = supply.patience;
+        let got = self.alloc_frames_ahead(group, count, patience, &mut supply.frames);
         charge.shrink(Pages((count - got) as u64).bytes());
         match &mut supply.charge {
             Some(paid) => paid.merge(charge).expect("both are the payer's"),
@@ -153,7 +212,7 @@ impl Core {
     fn begin_fills<'a>(
         &'a self,
         source: FillSource<'a>,
-        window: &Window,
+        mark: Option<FilePage>,
         pages: impl Iterator<Item = FilePage>,
         supply: Supply<'a>,
     ) -> Fills<'a> {
@@ -162,6 +221,7 @@ impl Core {
             charge,
             mut frames,
             way,
+            ..
         } = supply;
         let mut fills = Fills {
             core: self,
@@ -169,6 +229,8 @@ impl Core {
             filling: Vec::with_capacity(frames.len()),
             charge,
             way,
+            _aboard: None,
+            woken: Woken::default(),
         };
         let mut unused = Vec::new();
         for (page, frame) in pages.zip(frames.drain(..)) {
@@ -182,7 +244,6 @@ impl Core {
         self.pool.free_bulk(&mut unused);
         let is_marked = |filling: &&Filling| {
             let page = filling.page();
-            let mark = window.mark;
             mark.is_some_and(|mark| self.readahead.marks(page, mark))
         };
         if let Some(marked) = fills.filling.iter().find(is_marked) {
@@ -193,11 +254,41 @@ impl Core {
     }
 }
 
-impl Fills<'_> {
+impl<'a> Fills<'a> {
+    /// Takes over the pages of a flight that storage has ended.
+    pub(super) fn ashore(
+        core: &'a Core,
+        source: FillSource<'a>,
+        cargo: Cargo,
+        aboard: Aboard<'a>,
+    ) -> Self {
+        let Cargo {
+            filling,
+            charge,
+            way,
+        } = cargo;
+        let fills = Self {
+            core,
+            source,
+            filling,
+            charge: Some(charge),
+            way: core.reclaim.attach(way),
+            _aboard: Some(aboard),
+            woken: Woken::default(),
+        };
+        debug_assert!(fills.are_paid(), "as many pages are charged as are filled");
+        fills
+    }
+
     /// Returns whether exactly the pages that are being filled are charged.
     fn are_paid(&self) -> bool {
         let paid = self.charge.as_ref().map_or(Bytes::ZERO, NodeCharge::bytes);
         paid == Pages(self.filling.len() as u64).bytes()
+    }
+
+    /// Returns whether there was memory for any of the pages.
+    pub(super) fn has_memory(&self) -> bool {
+        self.charge.is_some()
     }
 
     /// Reads the pages. Leaves out pages that the storage fails to read; returns an error if that
@@ -224,6 +315,28 @@ impl Fills<'_> {
         Ok(())
     }
 
+    /// Parts with the runs of neighbouring pages, for storage to fill them while no thread waits.
+    pub(super) fn set_afloat(mut self, area: &Arc<VmArea>) -> Vec<Flight> {
+        debug_assert!(
+            std::ptr::eq(area.group(), self.source.group),
+            "the area names the source"
+        );
+        let mut flights = Vec::new();
+        while !self.filling.is_empty() {
+            let run = self
+                .source
+                .file
+                .run_of_one_file(&self.filling[..run_len(&self.filling)]);
+            let run: Vec<_> = self.filling.drain(..run).collect();
+            let charge = self.charge.as_mut().expect("as many pages as are filled");
+            let charge = charge.split(Pages(run.len() as u64).bytes());
+            let way = self.core.reclaim.page_on_its_way(self.source.group);
+            way.note_paid();
+            flights.push(Flight::new(Arc::clone(area), run, charge, way.detach()));
+        }
+        flights
+    }
+
     /// Makes the pages resident. Calls `take` with the first before it can be evicted.
     pub(super) fn finish<R>(mut self, take: impl FnOnce(Pfn) -> R) -> R {
         // Finish the others first: `take` may wait for the first page's latch, and the latch's
@@ -232,7 +345,7 @@ impl Fills<'_> {
         let first = self.filling.remove(0);
         debug_assert!(self.filling.is_empty(), "`take` may wait for the others");
         let key = first.key();
-        let pfn = self.core.cache.finish_fill(first);
+        let pfn = self.core.cache.finish_fill_and(first, &mut self.woken);
         self.note_resident();
         if key.file().is_writable() {
             return self.finish_latched(pfn, key, take);
@@ -276,7 +389,7 @@ impl Fills<'_> {
             if !core.reclaim.counts_first_access() {
                 core.cache.flag_filling(&filling, PageFlag::Unread);
             }
-            let pfn = core.cache.finish_fill(filling);
+            let pfn = core.cache.finish_fill_and(filling, &mut self.woken);
             self.note_resident();
             core.reclaim.add_page(pfn, key);
         }
@@ -294,14 +407,15 @@ impl Fills<'_> {
     }
 
     /// Drops the pages from index `from` on.
-    fn give_up(&mut self, from: usize) {
+    pub(super) fn give_up(&mut self, from: usize) {
         let Some(first) = self.filling.get(from) else {
             return;
         };
         self.source.readahead.cut(first.page());
         let given_up = self.filling.len() - from;
         for filling in self.filling.drain(from..) {
-            self.core.pool.free(self.core.cache.abort_fill(filling));
+            let frame = self.core.cache.abort_fill_and(filling, &mut self.woken);
+            self.core.pool.free(frame);
         }
         self.uncharge(given_up);
     }
@@ -331,7 +445,7 @@ fn run_len(filling: &[Filling]) -> usize {
 /// Reads neighbouring pages; returns how many of them are complete. The last page of a file is zero
 /// beyond the end of the file, and so are the bytes that storage other than the library's own did
 /// not write. An error is about the first page.
-fn read_run(
+pub(super) fn read_run(
     cache: &PageCache,
     file: &FileEntry,
     filling: &mut [Filling],

@@ -12,6 +12,9 @@
 //! | `error` | the errors |
 //! | `fault`, `fill` | the page fault, and reading a window of pages in |
 //! | `read` | read(2)-like access and readahead state |
+//! | `flight` | pages that storage fills while no thread waits |
+//! | `read_async` | reads and prefetching as futures |
+//! | `io` | asynchronous reads: io_uring or threads, and the threads that take their results |
 //! | `throttle` | throttling above a group's `high` |
 //! | `charge` | charging memory, with `try` and `force` variants |
 //! | `wait`, `alarm` | charges that wait in a FIFO wait queue, and the timers that poll them again |
@@ -46,11 +49,13 @@ mod exhausted;
 mod fault;
 mod file;
 mod fill;
+mod flight;
 mod group;
 mod grow;
 mod guard;
 mod handle;
 mod handler;
+mod io;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;
 mod latched;
@@ -58,6 +63,7 @@ mod limits;
 mod mapping;
 mod pressure;
 mod read;
+mod read_async;
 mod slow;
 mod snapshot;
 mod space;
@@ -93,6 +99,7 @@ pub use guard::Guard;
 pub use latched::{PageRead, PageWrite};
 pub use mapping::Mapping;
 pub use pressure::Working;
+pub use read_async::ReadWait;
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use spill::ReclaimRequest;
@@ -120,6 +127,7 @@ use alarm::{Alarms, Timer};
 use background::{Polled, Reclaimer, Wakeup};
 use capacity::CapacityRange;
 use exhausted::Handlers;
+use io::{Io, IoEngine, IoThreads};
 use read::ReadaheadMax;
 use spill::Spillers;
 use victims::Victims;
@@ -161,6 +169,7 @@ pub(crate) struct Shared {
     // Declared first: the threads end before the core they work on.
     _reclaimer: Reclaimer,
     _writer: WritebackThread,
+    _io: IoThreads,
     core: Arc<Core>,
 }
 
@@ -191,6 +200,7 @@ pub(crate) struct Core {
     alarms: Arc<Alarms>,
     /// Files closed while some of their pages could not be evicted.
     closing: Mutex<Vec<Arc<FileEntry>>>,
+    io: Io,
 }
 
 /// The layers a manager is built from, except the topology.
@@ -207,6 +217,7 @@ struct Parts {
     readahead: ReadaheadMax,
     grace: Duration,
     timer: Option<Timer>,
+    engine: IoEngine,
 }
 
 impl Manager {
@@ -279,6 +290,7 @@ impl Core {
             readahead,
             grace,
             timer,
+            engine,
         } = parts;
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(match frames {
@@ -326,6 +338,7 @@ impl Core {
             spillers: Spillers::none(),
             grace,
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
+            io: Io::new(engine),
         })
     }
 

@@ -65,12 +65,14 @@ pub(super) enum Patience {
     /// Readahead, or a charge that the program can do without: selects no victim, and yields to
     /// other requests.
     Modest,
+    /// As `Modest`, by a thread that polls futures: it does not wait for storage.
+    Polled,
 }
 
 impl Patience {
     /// Returns whether the request yields to others and selects no victim.
     const fn is_modest(self) -> bool {
-        matches!(self, Self::Modest)
+        matches!(self, Self::Modest | Self::Polled)
     }
 }
 
@@ -100,6 +102,8 @@ pub(super) struct Effort<'a> {
     arrived_seen: Option<u64>,
     /// This request's own pages in transit.
     way: Option<&'a OnItsWay<'a>>,
+    /// Whether it reclaims clean pages alone.
+    spares_dirty: bool,
 }
 
 impl Core {
@@ -114,7 +118,10 @@ impl Core {
         mut refusal: ChargeError,
         mut charge: impl FnMut() -> Result<T, ChargeError>,
     ) -> Result<T, ChargeFailed> {
-        let mut effort = Effort::default();
+        let mut effort = match patience {
+            Patience::Polled => Effort::polled(),
+            _ => Effort::default(),
+        };
         loop {
             effort.attempts += 1;
             debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
@@ -287,7 +294,10 @@ impl Core {
         let control = ScanControl {
             nr_to_reclaim: goal,
             target,
-            actor: Actor::Direct,
+            actor: match effort.spares_dirty {
+                true => Actor::Clean,
+                false => Actor::Direct,
+            },
             first_priority: None,
             ignores_protection: false,
         };
@@ -383,6 +393,14 @@ impl<'a> Effort<'a> {
         }
     }
 
+    /// Returns the effort of a thread that polls futures.
+    pub(super) fn polled() -> Self {
+        Self {
+            spares_dirty: true,
+            ..Self::default()
+        }
+    }
+
     fn may_retry(&self) -> bool {
         self.attempts < ATTEMPTS_MAX
     }
@@ -404,6 +422,8 @@ impl<'a> Effort<'a> {
     /// stop, or the request is a fault. Returns false after too many such waits without an arrival
     /// or eviction: with arrivals or evictions, other requests were merely faster.
     fn waits(&mut self, core: &Core, target: &GroupNode, want: Want, patience: Patience) -> bool {
+        // Pages in transit may be afloat.
+        let _waiting = core.wait_for_others();
         let (arrival, arrived) =
             core.reclaim
                 .wait_for_arrival(target, want, self.arrived_seen, self.arrival_max());

@@ -20,6 +20,8 @@ use crate::units::{Bytes, Estimate, GroupId};
 pub struct Snapshot {
     /// Regime of per-CPU updates, and the reason for it.
     pub(crate) regime: ChosenRegime,
+    /// Asynchronous reads: by io_uring or by threads, and why.
+    pub(crate) io: String,
     /// The state of every frame.
     pub frames: FrameCounts,
     /// Watermarks: where reclaim begins and ends.
@@ -106,6 +108,7 @@ impl Snapshot {
         .concat();
         Self {
             regime: core.regime,
+            io: core.io.to_string(),
             frames: core.pool.counts(),
             watermarks: core.pool.watermarks(),
             zoneinfo: core.pool.zoneinfo(),
@@ -213,6 +216,7 @@ impl fmt::Display for Snapshot {
         } = self.frames;
         let Watermarks { min, low, high } = self.watermarks;
         writeln!(f, "regime: {}", self.regime)?;
+        writeln!(f, "io: {}", self.io)?;
         writeln!(
             f,
             "frames: {} managed, {} ballooned, {} free, {} deferred, {} cached, {} allocated, {} at peak",

@@ -10,18 +10,25 @@
 //!   memory; before a published frame is owned again, [`FrameMemory::retract`] checks for borrowers
 //!   without blocking: it reports the frames that are still borrowed.
 //!
+//! - [`FrameRing`] reads into frames by io_uring, and owns them while the system may write to them.
+//!
 //! The layers above move tokens and numbers only; this module and `percpu` hold all `unsafe` code.
 
 mod barrier;
 mod block;
 mod borrow;
 mod decommit;
+mod done;
 mod frames;
 mod free;
 mod kernel_cache;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod membarrier;
+#[cfg(any(not(target_os = "linux"), loom, miri))]
+mod no_ring;
 mod reservation;
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+mod ring;
 #[cfg(all(any(test, feature = "lab"), target_os = "linux", not(loom), not(miri)))]
 pub(crate) mod sandbox;
 mod seat;
@@ -40,6 +47,7 @@ mod tests;
 
 pub use block::Block;
 pub use borrow::{Pinned, Reader};
+pub(crate) use done::Done;
 pub use frames::{Frame, FrameMemory, Retracted};
 pub(crate) use free::for_each_run;
 #[cfg(feature = "lab")]
@@ -47,7 +55,11 @@ pub use kernel_cache::kernel_cached;
 pub(crate) use kernel_cache::{Advice, DirectAlign, advise, direct_align};
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 pub(crate) use membarrier::Membarrier;
+#[cfg(any(not(target_os = "linux"), loom, miri))]
+pub(crate) use no_ring::{NoBell as Bell, NoRing as FrameRing};
 pub use reservation::{MapError, Reservation};
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+pub(crate) use ring::{Bell, FrameRing};
 pub use seat::Seat;
 pub use token::MemoryId;
 pub(crate) use token::Token;

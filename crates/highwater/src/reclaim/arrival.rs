@@ -110,6 +110,33 @@ impl OnItsWay<'_> {
     }
 }
 
+/// Pages in transit that no thread brings in: storage does. Must be attached, never dropped.
+#[must_use = "the pages would be in transit for ever"]
+pub struct Afloat {
+    lruvec: Option<LruvecRef>,
+    stage: Stage,
+    is_paid: bool,
+}
+
+impl fmt::Debug for Afloat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Afloat").field(&self.stage).finish()
+    }
+}
+
+impl OnItsWay<'_> {
+    /// Leaves the pages in transit, without this thread.
+    pub fn detach(mut self) -> Afloat {
+        let lruvec = self.lruvec.take();
+        // Without lists, the drop changes no count but the thread's.
+        Afloat {
+            lruvec,
+            stage: self.stage.get(),
+            is_paid: self.is_paid.get(),
+        }
+    }
+}
+
 impl Drop for OnItsWay<'_> {
     fn drop(&mut self) {
         self.arrive();
@@ -178,6 +205,17 @@ impl Reclaim {
         };
         way.count_as(Stage::Framed);
         way
+    }
+
+    /// Makes pages that were [detached](OnItsWay::detach) this thread's.
+    pub fn attach(&self, afloat: Afloat) -> OnItsWay<'_> {
+        ALIVE.set(ALIVE.get() + 1);
+        OnItsWay {
+            reclaim: self,
+            lruvec: afloat.lruvec,
+            stage: Cell::new(afloat.stage),
+            is_paid: Cell::new(afloat.is_paid),
+        }
     }
 
     /// Returns the number of this thread's faults in progress: more than one if storage itself

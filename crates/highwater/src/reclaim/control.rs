@@ -14,6 +14,8 @@ pub enum Actor {
     Direct,
     /// Direct reclaim by a thread that polls futures: it never sleeps. Counted as direct reclaim.
     Polled,
+    /// As `Polled`, for clean pages alone: it never waits for storage. Counted as direct reclaim.
+    Clean,
     /// A request to evict pages without a shortage. Counted as direct reclaim, as in the kernel.
     Requested,
 }
@@ -33,6 +35,13 @@ pub struct ScanControl<'a> {
     pub first_priority: Option<u32>,
     /// Whether pages protected by `min` or `low` are evicted too.
     pub ignores_protection: bool,
+}
+
+impl Actor {
+    /// Returns whether the pass may sleep until other reclaimers have settled their pages.
+    pub(super) const fn may_sleep(self) -> bool {
+        !matches!(self, Self::Polled | Self::Clean)
+    }
 }
 
 impl ScanControl<'_> {

@@ -148,6 +148,7 @@ impl Reclaim {
             drop(page);
             self.note_arrival(&lruvec);
         }
+        batch.woken.wake();
         freed
     }
 

@@ -83,7 +83,7 @@ mod walk_tests;
 #[cfg(all(test, not(loom)))]
 mod writeback_tests;
 
-pub use arrival::{Arrival, OnItsWay, Want};
+pub use arrival::{Afloat, Arrival, OnItsWay, Want};
 #[cfg(feature = "lab")]
 pub use contention::{Pacer, RmapConfig, RmapPolicy, RmapQuirks};
 pub use control::{Actor, Outcome, ScanControl};
@@ -398,7 +398,7 @@ impl Reclaim {
     /// Returns the pages of a cluster, fewer if that is a large part of the pool.
     fn cluster(&self, actor: Actor) -> u64 {
         let most = match actor {
-            Actor::Direct | Actor::Polled | Actor::Requested => CLUSTER_MAX,
+            Actor::Direct | Actor::Polled | Actor::Clean | Actor::Requested => CLUSTER_MAX,
             Actor::Background => BACKGROUND_CLUSTER_MAX,
         };
         (self.pool.managed().0 / 256).clamp(1, most)

@@ -97,8 +97,8 @@ impl Reclaim {
 
     /// Goes through the priorities once.
     fn scan_lists(&self, scan: &mut Scan<'_>) {
-        let is_direct = matches!(scan.control.actor, Actor::Direct | Actor::Polled);
-        if is_direct && scan.control.is_pool_wide() {
+        let direct = [Actor::Direct, Actor::Polled, Actor::Clean];
+        if direct.contains(&scan.control.actor) && scan.control.is_pool_wide() {
             self.stats.allocstall.add(1);
         }
         let first = scan.control.first_priority;

@@ -164,6 +164,7 @@ impl Reclaim {
         self.put_back_all(cluster, scratch);
         let freed = self.free_evicted(&mut scratch.evict);
         self.note_settled(cluster);
+        scratch.evict.woken.wake();
         lruvec.note_cost(page_type, scratch.nr_written, scanned - freed);
         scan.outcome.nr_reclaimed += freed;
         self.stats
@@ -250,14 +251,14 @@ impl Reclaim {
             (Fate::Cull, _) => Some(Placement::Unevictable),
             // At the last priority, the request for memory outweighs recent accesses.
             (_, entries) if cluster.is_last_resort() && entries != Referenced::Contended => {
-                self.clean(pfn, scan).err()
+                self.clean(pfn, cluster, scan).err()
             }
             (Fate::Stay { to, credit }, _) => {
                 self.cache.replace_credit(pfn, credit);
                 Some(to.into())
             }
             (Fate::EvictClean, _) if self.cache.is_dirty(pfn) => Some(cluster.side.into()),
-            (Fate::Evict | Fate::EvictClean, _) => self.clean(pfn, scan).err(),
+            (Fate::Evict | Fate::EvictClean, _) => self.clean(pfn, cluster, scan).err(),
         }
     }
 
@@ -296,10 +297,14 @@ impl Reclaim {
         true
     }
 
-    /// Writes a page back if it is dirty; returns its placement if that fails.
-    fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
+    /// Writes a page back if it is dirty; returns its placement if that fails, or if the pass takes
+    /// clean pages alone.
+    fn clean(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Result<(), Placement> {
         if !self.cache.is_dirty(pfn) {
             return Ok(());
+        }
+        if scan.control.actor == Actor::Clean {
+            return Err(cluster.side.into());
         }
         match self.cache.try_write_back(pfn) {
             // This thread has isolated it, so no other can await it.

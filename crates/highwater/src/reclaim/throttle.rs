@@ -146,7 +146,7 @@ impl Reclaim {
         if !must_wait() {
             return false;
         }
-        if scan.control.actor != Actor::Polled && !std::mem::replace(&mut scan.has_waited, true) {
+        if scan.control.actor.may_sleep() && !std::mem::replace(&mut scan.has_waited, true) {
             self.stats.throttle_isolated.add(1);
             self.settling.wait(self.isolated_max, must_wait);
         }

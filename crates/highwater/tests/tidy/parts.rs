@@ -32,8 +32,8 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &["barrier"],
             &["seat"],
             &["frames"],
-            &["block", "borrow"],
-            &["decommit"],
+            &["block", "borrow", "done"],
+            &["decommit", "no_ring", "ring"],
         ],
     ),
     (
@@ -66,7 +66,9 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &[
                 "cgroup", "error", "group", "guard", "handler", "vmstat", "zeros",
             ],
-            &["file", "limits", "pressure", "snapshot", "space", "spill"],
+            &[
+                "file", "flight", "limits", "pressure", "snapshot", "space", "spill",
+            ],
             &["stat", "task", "usage", "victim"],
             &["exhausted"],
             &["victims"],
@@ -74,9 +76,9 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &[
                 "alloc", "capacity", "charge", "charging", "fill", "throttle",
             ],
-            &["background", "fault", "latched", "mapping"],
+            &["background", "fault", "io", "latched", "mapping"],
             &["access", "alarm", "anon", "read", "writeback"],
-            &["builder", "sync", "wait"],
+            &["builder", "read_async", "sync", "wait"],
             &["build", "grow", "handle"],
             &["late_cpus"],
         ],

@@ -1,0 +1,197 @@
+//! Driving: a thread that runs a future and takes the ring's completions itself.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::Io;
+use crate::manager::{Core, Manager};
+use crate::memmap::Bell;
+use crate::sync::{Arc, Condvar, LockClass, Mutex, OnceLock, Rank};
+
+static DRIVER_LOCK: LockClass = LockClass::new("driver", Rank::Leaf);
+
+thread_local! {
+    /// The `Io` that this thread drives: its address, or 0.
+    static DRIVEN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns whether this thread is in [`Manager::block_on`] of the manager.
+pub(super) fn is_driving(io: &Io) -> bool {
+    DRIVEN.get() == std::ptr::from_ref(io).addr()
+}
+
+/// Wakes a driver.
+#[derive(Debug)]
+struct DriverSignal {
+    state: Mutex<DriverSleep>,
+    woken: Condvar,
+    /// For its sleep in the ring.
+    bell: OnceLock<Bell>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DriverSleep {
+    Awake,
+    /// Until the condition variable is signalled.
+    Parked,
+    /// Until the bell is rung or the ring has a completion.
+    InRing,
+    Woken,
+}
+
+impl Wake for DriverSignal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let before = std::mem::replace(&mut *self.state.lock(), DriverSleep::Woken);
+        match before {
+            DriverSleep::Awake | DriverSleep::Woken => {}
+            DriverSleep::Parked => self.woken.notify_one(),
+            DriverSleep::InRing => self.bell.get().into_iter().for_each(Bell::ring),
+        }
+    }
+}
+
+impl DriverSignal {
+    fn new() -> Self {
+        Self {
+            state: Mutex::new(&DRIVER_LOCK, DriverSleep::Awake),
+            woken: Condvar::new(),
+            bell: OnceLock::new(),
+        }
+    }
+
+    /// Returns whether it was woken since the last call.
+    fn take(&self) -> bool {
+        let mut state = self.state.lock();
+        let was_woken = *state == DriverSleep::Woken;
+        *state = DriverSleep::Awake;
+        was_woken
+    }
+
+    /// Begins a sleep, unless it was woken.
+    fn may_sleep(&self, how: DriverSleep) -> bool {
+        let mut state = self.state.lock();
+        let may = *state != DriverSleep::Woken;
+        if may {
+            *state = how;
+        }
+        may
+    }
+
+    fn park(&self) {
+        if !self.may_sleep(DriverSleep::Parked) {
+            return;
+        }
+        let mut state = self.state.lock();
+        while *state == DriverSleep::Parked {
+            self.woken.wait(&mut state);
+        }
+    }
+
+    /// Returns the bell, if the process may have another open file.
+    fn bell(&self) -> Option<&Bell> {
+        if self.bell.get().is_none() {
+            let _ = self.bell.set(Bell::new().ok()?);
+        }
+        self.bell.get()
+    }
+}
+
+/// This thread drives while this lives.
+struct Driving<'a> {
+    core: &'a Core,
+    before: usize,
+}
+
+impl<'a> Driving<'a> {
+    fn begin(core: &'a Core) -> Self {
+        core.io.reaper.note_driver();
+        let before = DRIVEN.replace(std::ptr::from_ref(&core.io).addr());
+        Self { core, before }
+    }
+}
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        DRIVEN.set(self.before);
+        self.core.io.reaper.note_driver_gone();
+        // Reads that it leaves behind.
+        self.core.submit_reads();
+        self.core.see_to_it();
+    }
+}
+
+impl Manager {
+    /// Runs a future on this thread, and asynchronous reads with it: between polls and instead of
+    /// sleeping, the thread itself hands reads to the system and takes their results. Reads that
+    /// the future starts in one poll go to the system together. Other runtimes need this for
+    /// nothing: with them, a thread of the manager takes the results.
+    ///
+    /// # Cost
+    ///
+    /// With io_uring, a system call for the reads of a poll, and one for a sleep.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let pages = hw.block_on(async {
+    ///     let reads = [2, 0].map(|page| map.read_async(page));
+    ///     let mut pages = Vec::new();
+    ///     for read in reads {
+    ///         pages.push(read.await?);
+    ///     }
+    ///     Ok::<_, highwater::ReadError>(pages)
+    /// })?;
+    /// assert_eq!(pages[0].bytes(), &[7; 4096]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let core = self.core();
+        let signal = Arc::new(DriverSignal::new());
+        let waker = Waker::from(Arc::clone(&signal));
+        let mut context = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        let _driving = Driving::begin(core);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            while !signal.take() {
+                core.drive(&signal);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Lands what has ended; sleeps if nothing has, and no waker was called.
+    fn drive(&self, signal: &DriverSignal) {
+        let io = &self.io;
+        self.submit_reads();
+        if self.reap_reads() > 0 {
+            return;
+        }
+        let Some(ring) = io.ring().filter(|_| io.flights.nr_afloat() > 0) else {
+            return signal.park();
+        };
+        let Some(bell) = signal.bell() else {
+            self.see_to_it();
+            return signal.park();
+        };
+        if signal.may_sleep(DriverSleep::InRing) {
+            ring.wait(bell);
+            // Before the waker is asked: a ring in between is heard the next time.
+            bell.silence();
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Asynchronous reads: pages that storage fills while no thread waits for them.
+//!
+//! Storage takes a flight over ([`Core::launch`]), and the thread that learns of its end lands it
+//! ([`Core::land`]): its pages become resident, or absent again, and the task that it was for is
+//! woken. A task that is dropped changes nothing about its flight.
+//!
+//! | pages | are read by |
+//! |---|---|
+//! | of a system file | io_uring, if the system has it |
+//! | of other storage; and reads that io_uring refused, cut short or failed | a thread of the [`ReadThreads`], as a blocking fault reads them |
+//!
+//! The ring is created and the threads are started when the first flight needs them.
+//!
+//! # Reaping
+//!
+//! These threads take the ring's completions: a thread in `Manager::block_on`, which *drives*,
+//! between its polls and instead of sleeping; a thread that polls a future and finds some; and the
+//! *reaper*, a thread of the manager that sleeps until it is called. It is called whenever a page
+//! of a flight may be waited for by a thread that does not drive: when a future is polled outside
+//! `block_on`; when a blocking read or a task waits for a page that another thread fills, for
+//! memory, or for a file's flights to end; and when a driver leaves. It serves until nothing is in
+//! flight, or until a driver has taken over.
+
+mod drive;
+mod reaper;
+mod threads;
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::Core;
+use super::error::ReadError;
+use super::fill::{FillSource, Fills};
+use super::flight::{Flight, Flights};
+use crate::cache::{FileId, Filling, PageKey, Woken};
+use crate::memmap::{Done, Frame, FrameRing};
+use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak};
+use crate::units::{PAGE_BYTES, PAGE_SIZE};
+use reaper::Reaper;
+use threads::ReadThreads;
+
+static BACKLOG_LOCK: LockClass = LockClass::new("read_backlog", Rank::Leaf);
+
+/// Asynchronous reads of one manager.
+pub(super) struct Io {
+    /// The manager's core, which the threads need.
+    core: OnceLock<Weak<Core>>,
+    engine: IoEngine,
+    ring: OnceLock<Result<FrameRing<RingLoad>, String>>,
+    /// The refusal after which the ring is not used any more.
+    refusal: OnceLock<String>,
+    threads: ReadThreads,
+    reaper: Reaper,
+    /// Flights that wait for room in the ring.
+    backlog: Mutex<VecDeque<Flight>>,
+    pub(super) flights: Flights,
+    stats: IoStats,
+}
+
+/// The way to read asynchronously.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IoEngine {
+    /// `io_uring` where the system has it, and threads for the rest.
+    Ring,
+    /// Threads.
+    Threads,
+}
+
+/// Events of asynchronous reads.
+#[derive(Debug, Default)]
+struct IoStats {
+    /// Flights that the ring took.
+    by_ring: StatCell,
+    submits: StatCell,
+    reaper_wakeups: StatCell,
+}
+
+/// A flight in the ring, which has its frames.
+#[derive(Debug)]
+struct RingLoad {
+    keys: Vec<PageKey>,
+    flight: Flight,
+}
+
+/// A thread that waits for pages that others fill, until dropped.
+#[derive(Debug)]
+pub(super) struct Announced<'a>(&'a Flights);
+
+impl RingLoad {
+    fn of(mut flight: Flight) -> (Vec<Frame>, Self) {
+        let parts = flight.cargo.filling.drain(..).map(Filling::into_parts);
+        let (keys, frames) = parts.unzip();
+        (frames, Self { keys, flight })
+    }
+
+    fn into_flight(self, frames: Vec<Frame>) -> Flight {
+        let Self { keys, mut flight } = self;
+        let parts = keys.into_iter().zip(frames);
+        let filling = parts.map(|(key, frame)| Filling::from_parts(key, frame));
+        flight.cargo.filling.extend(filling);
+        flight
+    }
+}
+
+impl Io {
+    pub(super) fn new(engine: IoEngine) -> Self {
+        Self {
+            core: OnceLock::new(),
+            engine,
+            ring: OnceLock::new(),
+            refusal: OnceLock::new(),
+            threads: ReadThreads::new(),
+            reaper: Reaper::new(),
+            backlog: Mutex::new(&BACKLOG_LOCK, VecDeque::new()),
+            flights: Flights::new(),
+            stats: IoStats::default(),
+        }
+    }
+
+    /// Tells which core it works for, once that exists.
+    fn work_for(&self, core: &Arc<Core>) {
+        let is_first = self.core.set(Arc::downgrade(core)).is_ok();
+        debug_assert!(is_first, "a manager is built once");
+    }
+
+    /// Ends the threads. Nothing is in flight: all files are closed.
+    fn end(&self) {
+        debug_assert_eq!(
+            self.flights.nr_afloat(),
+            0,
+            "closing a file waits for its flights"
+        );
+        self.reaper.end();
+        self.threads.end();
+    }
+
+    fn core(&self) -> Option<Arc<Core>> {
+        self.core.get()?.upgrade()
+    }
+
+    /// Returns the number of flights that the ring took, and of the system calls that handed them
+    /// over.
+    pub(super) fn ring_counts(&self) -> (u64, u64) {
+        (self.stats.by_ring.get(), self.stats.submits.get())
+    }
+
+    /// Returns the number of times that the reaper woke up.
+    pub(super) fn nr_wakeups(&self) -> u64 {
+        self.stats.reaper_wakeups.get()
+    }
+
+    /// Returns the ring, if it was created.
+    fn ring(&self) -> Option<&FrameRing<RingLoad>> {
+        self.ring.get()?.as_ref().ok()
+    }
+
+    /// Returns the ring for a new read; creates it for the first.
+    fn ring_to_use(&self, core: &Core) -> Option<&FrameRing<RingLoad>> {
+        let probe = || match self.engine {
+            IoEngine::Threads => Err("the manager was built without it".into()),
+            IoEngine::Ring => FrameRing::new(Arc::clone(&core.memory)).map_err(|error| {
+                tracing::info!(%error, "no io_uring: threads read for asynchronous faults");
+                error.to_string()
+            }),
+        };
+        let ring = self.ring.get_or_init(probe).as_ref().ok()?;
+        self.refusal.get().is_none().then_some(ring)
+    }
+}
+
+/// The threads of asynchronous reads: they end when this is dropped.
+pub(super) struct IoThreads(Arc<Core>);
+
+impl IoThreads {
+    pub(super) fn of(core: &Arc<Core>) -> Self {
+        core.io.work_for(core);
+        Self(Arc::clone(core))
+    }
+}
+
+impl Drop for IoThreads {
+    fn drop(&mut self) {
+        self.0.io.end();
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        self.0.end_announcement();
+    }
+}
+
+impl Core {
+    /// Has storage fill the pages of flights, without waiting for it. A driver hands them to the
+    /// system later, together with others.
+    pub(super) fn launch(&self, flights: Vec<Flight>) {
+        let mut is_waited_for = false;
+        for flight in flights {
+            is_waited_for |= self.io.flights.launch(flight.area.file().id());
+            self.start(flight);
+        }
+        if is_waited_for || !drive::is_driving(&self.io) {
+            self.see_to_it();
+        }
+    }
+
+    /// Calls the reaper if pages are in flight.
+    pub(super) fn see_to_it(&self) {
+        if self.io.flights.nr_afloat() > 0 && self.io.ring().is_some() {
+            self.submit_reads();
+            self.call_reaper();
+        }
+    }
+
+    /// Counts a thread as waiting for pages that others fill, and sees to it that they are filled.
+    pub(super) fn wait_for_others(&self) -> Announced<'_> {
+        if self.io.flights.announce() {
+            self.see_to_it();
+        }
+        Announced(&self.io.flights)
+    }
+
+    /// As [`wait_for_others`](Self::wait_for_others) for a task, unless this thread drives; returns
+    /// whether the task is counted.
+    pub(super) fn announce_from_outside(&self) -> bool {
+        let is_outside = !drive::is_driving(&self.io);
+        if is_outside && self.io.flights.announce() {
+            self.see_to_it();
+        }
+        is_outside
+    }
+
+    /// Sees to it that flights land, unless this thread drives.
+    pub(super) fn see_to_it_from_outside(&self) {
+        if !drive::is_driving(&self.io) {
+            self.see_to_it();
+        }
+    }
+
+    fn start(&self, flight: Flight) {
+        let has_file = flight.area.file().system_file().is_some();
+        match self.io.ring_to_use(self).filter(|_| has_file) {
+            Some(ring) => {
+                if let Err(flight) = self.offer(ring, flight) {
+                    self.io.backlog.lock().push_back(flight);
+                    self.feed(ring);
+                }
+            }
+            None => self.start_in_thread(flight),
+        }
+    }
+
+    /// Queues a flight of a system file in the ring; returns it if there is no room.
+    fn offer(&self, ring: &FrameRing<RingLoad>, flight: Flight) -> Result<(), Flight> {
+        let file = Arc::clone(flight.area.file());
+        let first = flight.cargo.filling[0].page();
+        let system = file.system_file().expect("the ring reads system files");
+        let (from, offset) = (system.file_of(first), first.0 * PAGE_BYTES);
+        let (frames, load) = RingLoad::of(flight);
+        let mut refused = ring.read(from, offset, frames, load).err();
+        if let Some((frames, load)) = refused.take_if(|_| ring.nr_queued() > 0) {
+            self.submit_reads();
+            refused = ring.read(from, offset, frames, load).err();
+        }
+        match refused {
+            Some((frames, load)) => Err(load.into_flight(frames)),
+            None => {
+                self.io.stats.by_ring.add(1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves flights from the backlog to the ring, or to threads if the ring is refused.
+    fn feed(&self, ring: &FrameRing<RingLoad>) {
+        // Terminates: each round queues a flight, or has seen the refusal, or ends. None is left
+        // behind: the thread that makes room, or is refused, comes here after that.
+        while ring.has_room() {
+            let Some(flight) = self.io.backlog.lock().pop_front() else {
+                return;
+            };
+            let is_refused = self.io.refusal.get().is_some();
+            match self.offer(ring, flight) {
+                Ok(()) => {}
+                Err(flight) if is_refused => self.start_in_thread(flight),
+                Err(flight) => {
+                    self.io.backlog.lock().push_front(flight);
+                    if self.io.refusal.get().is_none() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_in_thread(&self, flight: Flight) {
+        if let Err(flight) = self.io.threads.read(self, flight) {
+            self.fly(flight);
+        }
+    }
+
+    /// Hands queued reads to the system.
+    pub(super) fn submit_reads(&self) {
+        let Some(ring) = self.io.ring() else {
+            return;
+        };
+        let broken = match ring.submit() {
+            Ok(count) => return self.io.stats.submits.add(u64::from(count > 0)),
+            Err(broken) => broken,
+        };
+        let error = &broken.error;
+        tracing::warn!(%error, "io_uring is refused: threads read for asynchronous faults");
+        let _ = self.io.refusal.set(error.to_string());
+        for (frames, load) in broken.unseen {
+            self.start_in_thread(load.into_flight(frames));
+        }
+        self.feed(ring);
+    }
+
+    /// Lands flights that the ring has ended, without waiting; returns their number.
+    pub(super) fn reap_reads(&self) -> usize {
+        let Some(ring) = self.io.ring() else {
+            return 0;
+        };
+        let mut done = Vec::new();
+        let count = ring.reap(&mut done);
+        let mut woken = Woken::default();
+        for Done {
+            frames,
+            load,
+            result,
+        } in done
+        {
+            let mut flight = load.into_flight(frames);
+            match self.is_whole(&mut flight, result.unwrap_or(0)) {
+                true => {
+                    let pages = flight.cargo.filling.len();
+                    self.land(flight, Ok(pages), &mut woken);
+                }
+                // A thread finds out how many pages can be read, and why not more.
+                false => self.start_in_thread(flight),
+            }
+        }
+        if count > 0 {
+            self.feed(ring);
+        }
+        woken.wake();
+        count
+    }
+
+    /// Returns whether so many bytes are all of a flight's pages; zeroes the rest of the last.
+    fn is_whole(&self, flight: &mut Flight, got: usize) -> bool {
+        let last = flight.cargo.filling.last_mut().expect("a flight has pages");
+        let len = flight.area.file().backing().page_len(last.page());
+        self.cache.filling_bytes(last)[len..].fill(0);
+        let whole = flight.cargo.filling.len() - 1;
+        got >= whole * PAGE_SIZE + len
+    }
+
+    /// Makes the first pages of a flight resident, as many as storage has filled, and the others
+    /// absent; adds the task that it is for to `woken`.
+    fn land(&self, flight: Flight, read: Result<usize, ReadError>, woken: &mut Woken) {
+        let Flight {
+            area,
+            cargo,
+            wanted,
+        } = flight;
+        let aboard = self.io.flights.aboard(area.file().id());
+        let first = cargo.filling[0].key();
+        let mut fills = Fills::ashore(self, FillSource::of(&area), cargo, aboard);
+        fills.give_up(*read.as_ref().unwrap_or(&0));
+        let waker = match (read, wanted) {
+            (Ok(_), Some(wanted)) if wanted.is_awaited() => fills.finish(|pfn| {
+                let pinned = self.cache.pin_at(first, pfn);
+                let pinned = pinned.expect("a page on no list stays");
+                self.cache.install(&area, wanted.page, pfn);
+                wanted.landing.land(Ok(pinned))
+            }),
+            (Ok(_), _) => {
+                fills.finish_ahead();
+                None
+            }
+            (Err(error), wanted) => {
+                drop(fills);
+                wanted.and_then(|wanted| wanted.landing.land(Err(error)))
+            }
+        };
+        waker.into_iter().for_each(|waker| woken.push(waker));
+    }
+
+    /// Waits until no page of a file is in flight. The caller lets no new flight begin.
+    pub(super) fn wait_for_flights(&self, file: FileId) {
+        // Terminates: storage ends each flight, and this thread or the reaper lands it.
+        while self.io.flights.is_afloat(file) {
+            self.submit_reads();
+            if self.reap_reads() > 0 {
+                continue;
+            }
+            match self.io.threads.take() {
+                // This may be the only thread that reads.
+                Some(flight) => self.fly(flight),
+                None => {
+                    self.see_to_it();
+                    self.io.flights.wait(file, self.io.pause());
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Io")
+            .field("ring", &self.ring())
+            .field("threads", &self.threads.nr_threads())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Io {
+    /// Writes the engine and its reason.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.threads.nr_threads();
+        match (self.ring.get(), self.refusal.get()) {
+            (None, _) => write!(f, "not used yet"),
+            (Some(Ok(_)), None) => write!(f, "io_uring, {threads} threads"),
+            (Some(Ok(_)), Some(why)) => write!(f, "{threads} threads (io_uring refused: {why})"),
+            (Some(Err(why)), _) => write!(f, "{threads} threads (no io_uring: {why})"),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Threads that read: for storage without a descriptor, for systems without io_uring, and for reads
+//! that io_uring gave back.
+//!
+//! A thread is started when a read finds no idle one, up to [`THREADS_MAX`]; idle threads sleep
+//! until the manager ends. If none can be started, the thread that wants the page reads it.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::cache::{FileEntry, Woken};
+use crate::manager::Core;
+use crate::manager::error::ReadError;
+use crate::manager::fill::read_run;
+use crate::manager::flight::Flight;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
+
+static THREADS_LOCK: LockClass = LockClass::new("io_threads", Rank::Leaf);
+
+/// Most threads of a manager. Chosen: a device's speed hardly grows beyond this depth, and a thread
+/// costs the system about 20 KiB.
+pub(super) const THREADS_MAX: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct ReadThreads {
+    state: Mutex<ReadQueue>,
+    woken: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct ReadQueue {
+    queue: VecDeque<Flight>,
+    threads: Vec<JoinHandle<()>>,
+    nr_idle: usize,
+    is_ending: bool,
+}
+
+impl ReadThreads {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(&THREADS_LOCK, ReadQueue::default()),
+            woken: Condvar::new(),
+        }
+    }
+
+    /// Returns the number of threads.
+    pub(super) fn nr_threads(&self) -> usize {
+        self.state.lock().threads.len()
+    }
+
+    /// Queues a read; returns it if there is no thread for it.
+    pub(super) fn read(&self, core: &Core, flight: Flight) -> Result<(), Flight> {
+        let mut state = self.state.lock();
+        debug_assert!(!state.is_ending, "files are closed before the threads end");
+        if state.queue.len() >= state.nr_idle && state.threads.len() < THREADS_MAX {
+            match self.start(core) {
+                Some(thread) => {
+                    state.threads.push(thread);
+                }
+                None if state.threads.is_empty() => return Err(flight),
+                None => {}
+            }
+        }
+        state.queue.push_back(flight);
+        drop(state);
+        self.woken.notify_one();
+        Ok(())
+    }
+
+    /// Takes a read that no thread has begun.
+    pub(super) fn take(&self) -> Option<Flight> {
+        self.state.lock().queue.pop_front()
+    }
+
+    fn start(&self, core: &Core) -> Option<JoinHandle<()>> {
+        let works_on = core.io.core()?;
+        let builder = thread::Builder::new().name("highwater-io".into());
+        let started = builder.spawn(move || works_on.io.threads.run(&works_on));
+        started
+            .inspect_err(|error| tracing::warn!(%error, "no thread for asynchronous reads"))
+            .ok()
+    }
+
+    fn run(&self, core: &Core) {
+        while let Some(flight) = self.next() {
+            core.fly(flight);
+        }
+    }
+
+    /// Waits for a read; `None` at the end.
+    fn next(&self) -> Option<Flight> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(flight) = state.queue.pop_front() {
+                return Some(flight);
+            }
+            if state.is_ending {
+                return None;
+            }
+            state.nr_idle += 1;
+            self.woken.wait(&mut state);
+            state.nr_idle -= 1;
+        }
+    }
+
+    /// Ends the threads.
+    pub(super) fn end(&self) {
+        let threads = {
+            let mut state = self.state.lock();
+            state.is_ending = true;
+            std::mem::take(&mut state.threads)
+        };
+        self.woken.notify_all();
+        for thread in threads {
+            // The manager's last handle may be dropped by a waker that this thread calls.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Reads the pages of a flight on this thread, and lands it.
+    pub(super) fn fly(&self, mut flight: Flight) {
+        let read = self.read_flight(&mut flight);
+        let mut woken = Woken::default();
+        self.land(flight, read, &mut woken);
+        woken.wake();
+    }
+
+    fn read_flight(&self, flight: &mut Flight) -> Result<usize, ReadError> {
+        let file: &Arc<FileEntry> = flight.area.file();
+        let filling = &mut flight.cargo.filling[..];
+        let first = filling[0].page();
+        let read = catch_unwind(AssertUnwindSafe(|| read_run(&self.cache, file, filling)));
+        read.unwrap_or_else(|_| {
+            Err(ReadError::Io {
+                page: first,
+                source: std::io::Error::other("the storage panicked"),
+            })
+        })
+    }
+}
