@@ -10,7 +10,7 @@ use highwater::units::Bytes;
 use highwater_lab::baselines::BackendKind;
 use highwater_lab::control::{Control, Progress};
 use highwater_lab::replay::{
-    Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
+    DataIo, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
     TraceInput,
 };
 use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
@@ -102,6 +102,11 @@ pub(crate) struct ReplayArguments {
     /// [default: the system's directory for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
+
+    /// Read and write the data files through the kernel's page cache [default: past it, where the
+    /// file system has direct I/O]
+    #[arg(long)]
+    buffered: bool,
 
     /// Random seed of page contents and of the order of tenants
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -210,6 +215,11 @@ impl ReplayArguments {
                 .knobs
                 .iter()
                 .fold(Tunables::default(), |tunables, knob| knob.turn(tunables)),
+            io: if self.buffered {
+                DataIo::Buffered
+            } else {
+                DataIo::Direct
+            },
             seed: self.seed,
             dir: self.dir.clone().unwrap_or_else(std::env::temp_dir),
         }

@@ -25,7 +25,7 @@ use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Pages;
 use highwater_lab::control::Control;
 use highwater_lab::models::Lru;
-use highwater_lab::replay::{Replay, ReplayConfig, Report, TenantConfig, TraceInput};
+use highwater_lab::replay::{DataIo, Replay, ReplayConfig, Report, TenantConfig, TraceInput};
 use highwater_lab::trace::{Format, KeyDirectory, ReaderOptions, Target, TraceReader};
 use shared_traces::shared_traces;
 
@@ -116,6 +116,7 @@ impl Recorded {
             policy: PolicyKind::default(),
             tunables: Tunables::default(),
             seed: 1,
+            io: DataIo::Buffered,
             dir: std::env::temp_dir(),
         };
         let outcome = Replay::prepare(&config).unwrap().run(&Control::default());

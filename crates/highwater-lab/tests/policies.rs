@@ -19,7 +19,7 @@ use highwater::units::Pages;
 use highwater_lab::control::Control;
 use highwater_lab::experiments::{Options, Request, Size, policies};
 use highwater_lab::models::{AccessTrace, Algorithm, Decided, misses};
-use highwater_lab::replay::{Replay, ReplayConfig, TenantConfig, TraceInput};
+use highwater_lab::replay::{DataIo, Replay, ReplayConfig, TenantConfig, TraceInput};
 use highwater_lab::report::Outcome;
 use highwater_lab::trace::{ReaderOptions, Target, TraceReader};
 use shared_traces::shared_traces;
@@ -186,6 +186,7 @@ fn the_library_misses_as_its_decisions_do() {
             policy: kind,
             tunables: Tunables::default(),
             seed: 1,
+            io: DataIo::Buffered,
             dir: std::env::temp_dir(),
         };
         let outcome = Replay::prepare(&config).unwrap();

@@ -21,7 +21,7 @@ use highwater::units::{Bytes, FilePage, PAGE_SIZE};
 use highwater_lab::control::Control;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{
-    Failure, Leaks, Outcome, Replay, ReplayConfig, ReplayError, TenantConfig, TraceInput,
+    DataIo, Failure, Leaks, Outcome, Replay, ReplayConfig, ReplayError, TenantConfig, TraceInput,
 };
 use highwater_lab::trace::{Format, ReaderOptions};
 
@@ -42,6 +42,7 @@ fn config(dir: &Path) -> ReplayConfig {
         backend: None,
         policy: PolicyKind::default(),
         tunables: Tunables::default(),
+        io: DataIo::Buffered,
         seed: seed(),
         dir: dir.to_path_buf(),
     }
@@ -229,14 +230,57 @@ fn hits_come_close_to_an_exact_lru() {
     );
 }
 
+/// Goal: counts do not depend on the way of the pages, and a direct run leaves nothing in the
+/// kernel's cache. Method: the same trace both ways, in a directory of the build; where its file
+/// system has no direct I/O, the report says so.
+#[test]
+fn counts_do_not_depend_on_the_way_of_the_pages() {
+    let outcomes = [DataIo::Direct, DataIo::Buffered].map(|io| {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut config = config(dir.path());
+        config.io = io;
+        let text = mixed(seed(), 4_000, 10_000);
+        let tenant = tenant(dir.path(), "mixed", Format::Csv, &text);
+        config.tenants.push(tenant);
+        run(&config).unwrap()
+    });
+    let counts = |outcome: &Outcome| {
+        let report = &outcome.report;
+        assert!(report.is_clean(), "SEED={} {outcome:?}", seed());
+        let counts = [report.hits, report.misses, report.refaults, report.pgsteal];
+        (counts, outcome.footprint_pages)
+    };
+    let [direct, buffered] = &outcomes;
+    assert_eq!(counts(direct), counts(buffered), "SEED={}", seed());
+    let (direct, buffered) = (&direct.report, &buffered.report);
+    assert_eq!(
+        (buffered.io, &buffered.io_reason),
+        (DataIo::Buffered, &None)
+    );
+    if buffered.kernel_cached_bytes.is_none_or(|bytes| bytes == 0) {
+        return println!("skipped: the kernel does not tell how much it caches");
+    }
+    match &direct.io_reason {
+        Some(reason) => println!("skipped: {reason}"),
+        None => assert_eq!(
+            (direct.io, direct.kernel_cached_bytes),
+            (DataIo::Direct, Some(0))
+        ),
+    }
+}
+
 /// Goal: written pages survive eviction and are verified at the end. Method: random reads and
 /// writes of three times the capacity, with one thread and with four.
 #[test]
 fn written_pages_keep_their_versions() {
-    for threads in [1, 4] {
+    for (threads, io) in [
+        (1, DataIo::Direct),
+        (1, DataIo::Buffered),
+        (4, DataIo::Buffered),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let mut config = config(dir.path());
-        config.threads = threads;
+        (config.threads, config.io) = (threads, io);
         let text = mixed(seed(), 6_000, 30_000);
         config
             .tenants

@@ -3,9 +3,13 @@
 //! Invariant: a page of the file is a hole (its first word is zero) or holds the contents of one
 //! version of that page; the oracle of versions knows which.
 //!
-//! The first read of a page finds a hole, writes version 0 into the file, and reads it back: the
-//! cache only gets bytes that came out of the file. One thread at a time reads a page into the
-//! cache, so the layout needs no lock of its own.
+//! Pages are laid out before the run (`layout`), or else the first read of a page finds a hole,
+//! writes version 0 into the file, and reads it back: the cache only gets bytes that came out of
+//! the file. One thread at a time reads a page into the cache, so the layout needs no lock of its
+//! own.
+//!
+//! Pages go past the kernel's page cache (`O_DIRECT`) where the file system has that, so that the
+//! capacity is all the memory that the run's pages use; else, and on request, through it.
 //!
 //! Failure: an I/O error goes to the cache unchanged. The first one is kept, with the page and the
 //! operation, so that the report can say more than an error number.
@@ -13,21 +17,24 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
-use highwater::Backing;
+use highwater::lab::memmap::kernel_cached;
 use highwater::lab::sync::StatCell;
-use highwater::units::{FilePage, PAGE_BYTES};
+use highwater::units::{Bytes, FilePage, PAGE_BYTES};
+use highwater::{Access, Backing, FileBacking};
 
+use super::config::DataIo;
 use super::content::{PageStamp, is_hole};
 use crate::trace::PAGE_LIMIT;
 
 /// The data file of one tenant.
 #[derive(Debug)]
 pub(super) struct TenantFile {
-    file: File,
-    pages: u64,
+    file: FileBacking,
+    /// Why it is buffered although it was to be direct.
+    refusal: Option<String>,
     seed: u64,
     tenant: u32,
     laid_out: StatCell,
@@ -85,11 +92,24 @@ impl TenantFile {
     /// # Errors
     ///
     /// When the file cannot hold a single page.
-    pub(super) fn new(file: File, seed: u64, tenant: u32) -> io::Result<Self> {
-        let pages = stretch(&file)?;
+    pub(super) fn new(file: File, io: DataIo, seed: u64, tenant: u32) -> io::Result<Self> {
+        stretch(&file)?;
+        let direct = match io {
+            // It has no name any more, except this one.
+            DataIo::Direct => {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Some(FileBacking::open_direct(path, Access::ReadWrite))
+            }
+            DataIo::Buffered => None,
+        };
+        let (file, refusal) = match direct {
+            Some(Ok(direct)) => (direct, None),
+            Some(Err(error)) => (FileBacking::new(file)?, Some(error.to_string())),
+            None => (FileBacking::new(file)?, None),
+        };
         Ok(Self {
             file,
-            pages,
+            refusal,
             seed,
             tenant,
             laid_out: StatCell::new(),
@@ -114,6 +134,43 @@ impl TenantFile {
         self.laid_out.get()
     }
 
+    /// Returns the way of its pages.
+    #[must_use]
+    pub(super) fn io(&self) -> DataIo {
+        if self.file.is_direct() {
+            DataIo::Direct
+        } else {
+            DataIo::Buffered
+        }
+    }
+
+    /// Returns why the file is buffered although it was to be direct.
+    #[must_use]
+    pub(super) fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    /// Returns the open file.
+    pub(super) fn file(&self) -> &File {
+        self.file.file_of(FilePage(0))
+    }
+
+    /// Returns the number of pages that fit.
+    pub(super) fn nr_pages(&self) -> u64 {
+        self.file.pages()
+    }
+
+    /// Counts a page that was laid out before the run.
+    pub(super) fn note_laid_out(&self) {
+        self.laid_out.add(1);
+    }
+
+    /// Returns how many bytes of the file the kernel caches; `None` if it does not tell.
+    #[must_use]
+    pub(super) fn kernel_cached(&self) -> Option<Bytes> {
+        kernel_cached(self.file()).ok()
+    }
+
     /// Returns the first I/O error, if there was one.
     #[must_use]
     pub(super) fn first_fault(&self) -> Option<&Fault> {
@@ -126,12 +183,19 @@ impl TenantFile {
     ///
     /// When reading fails.
     pub(super) fn read_raw(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
-        read_fully(&self.file, buf, page * PAGE_BYTES)
+        self.file.read_page(FilePage(page), buf)
+    }
+
+    fn write_raw(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+        match self.file.write_page(FilePage(page), buf)? {
+            written if written < buf.len() => Err(io::ErrorKind::WriteZero.into()),
+            written => Ok(written),
+        }
     }
 
     fn lay_out(&self, page: u64, buf: &mut [u8]) -> io::Result<()> {
         self.stamp(page, 0).fill(buf);
-        self.file.write_all_at(buf, page * PAGE_BYTES)?;
+        self.write_raw(page, buf)?;
         self.laid_out.add(1);
         Ok(())
     }
@@ -149,7 +213,7 @@ impl TenantFile {
 
 impl Backing for TenantFile {
     fn len(&self) -> u64 {
-        self.pages * PAGE_BYTES
+        self.file.len()
     }
 
     fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
@@ -164,10 +228,8 @@ impl Backing for TenantFile {
     }
 
     fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
-        self.file
-            .write_all_at(buf, page * PAGE_BYTES)
-            .inspect_err(|e| self.keep_fault(Doing::WriteBack, page, e))?;
-        Ok(buf.len())
+        self.write_raw(page, buf)
+            .inspect_err(|e| self.keep_fault(Doing::WriteBack, page, e))
     }
 
     /// Does nothing: the file is unlinked and does not outlive the run, so durability is of no use,
@@ -178,27 +240,13 @@ impl Backing for TenantFile {
     }
 }
 
-/// Reads until `buf` is full or the file ends.
-fn read_fully(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buf.len() {
-        match file.read_at(&mut buf[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(filled)
-}
-
 /// Extends the file to the greatest length in pages that its file system takes and a trace can ask
 /// for, by bisection: at most 46 calls, none of which uses space.
-fn stretch(file: &File) -> io::Result<u64> {
+fn stretch(file: &File) -> io::Result<()> {
     let set = |pages: u64| file.set_len(pages * PAGE_BYTES);
     set(1)?;
     if set(PAGE_LIMIT).is_ok() {
-        return Ok(PAGE_LIMIT);
+        return Ok(());
     }
     let (mut fits, mut refused) = (1, PAGE_LIMIT);
     while refused - fits > 1 {
@@ -208,8 +256,7 @@ fn stretch(file: &File) -> io::Result<u64> {
             Err(_) => refused = middle,
         }
     }
-    set(fits)?;
-    Ok(fits)
+    set(fits)
 }
 
 #[cfg(test)]
@@ -218,14 +265,23 @@ mod tests {
     use highwater::units::PAGE_SIZE;
 
     fn tenant_file() -> TenantFile {
-        TenantFile::new(tempfile::tempfile().unwrap(), 5, 1).unwrap()
+        tenant_file_by(DataIo::Buffered)
+    }
+
+    fn tenant_file_by(io: DataIo) -> TenantFile {
+        TenantFile::new(tempfile::tempfile().unwrap(), io, 5, 1).unwrap()
     }
 
     /// Goal: a read returns bytes that came out of the file. Method: read a page twice, change the
     /// file in between, and read pages at both ends.
     #[test]
     fn pages_are_laid_out_once_and_then_read() {
-        let file = tenant_file();
+        for io in [DataIo::Direct, DataIo::Buffered] {
+            lays_out_once(&tenant_file_by(io));
+        }
+    }
+
+    fn lays_out_once(file: &TenantFile) {
         let mut page = vec![0; PAGE_SIZE];
         for number in [0, 17, file.pages() - 1] {
             assert_eq!(
@@ -248,7 +304,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let file = tenant_file();
         assert!(file.pages() >= 1 << 20, "{} pages", file.pages());
-        let metadata = file.file.metadata().unwrap();
+        let metadata = file.file().metadata().unwrap();
         assert_eq!(metadata.len(), file.pages() * PAGE_BYTES);
         assert_eq!(metadata.blocks(), 0);
     }
@@ -259,7 +315,7 @@ mod tests {
         // Reads zeros, a hole, and refuses the write that lays it out.
         let full = File::options().read(true).write(true).open("/dev/full");
         let full = TenantFile {
-            file: full.unwrap(),
+            file: FileBacking::new(full.unwrap()).unwrap(),
             ..tenant_file()
         };
         let mut page = vec![0; PAGE_SIZE];

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
+use serde::Serialize;
 
 use crate::baselines::BackendKind;
 use crate::trace::ReaderOptions;
@@ -32,10 +33,23 @@ pub struct ReplayConfig {
     pub policy: PolicyKind,
     /// Knobs of the pool of frames.
     pub tunables: Tunables,
+    /// The way of the data files' pages.
+    pub io: DataIo,
     /// Random seed of page contents and of the order of tenants.
     pub seed: u64,
     /// Parent of the run's directory.
     pub dir: PathBuf,
+}
+
+/// The way of a data file's pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataIo {
+    /// Past the kernel's page cache, or through it where the file system refuses that.
+    #[default]
+    Direct,
+    /// Through the kernel's page cache.
+    Buffered,
 }
 
 /// One tenant: a trace and its limits.

@@ -19,11 +19,12 @@ use std::thread::{self, Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use highwater::units::PAGE_SIZE;
+use highwater::units::{Bytes, PAGE_SIZE};
 
 use super::content::{Mismatch, PageStamp};
 use super::error::{ManagerError, ReplayError};
 use super::latency::{LatencyBook, Pair, Recorder, Seen};
+use super::layout::lay_out;
 use super::manifest::TraceReport;
 use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes};
 use super::schedule::{self, Access, Source};
@@ -99,10 +100,13 @@ impl Counts {
 
 /// Replays all traces, writes back and verifies. Does not check for leaks.
 pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayError> {
+    lay_out(run, control)?;
     let start = Instant::now();
     let latencies = LatencyBook::new(run.manifest.threads);
     let mut counts = access_all(run, control, &latencies)?;
     let elapsed = start.elapsed();
+    let cached = run.tenants.iter().map(|t| t.data.kernel_cached());
+    let kernel_cached = cached.sum::<Option<Bytes>>();
     let traces = run.sources.iter().map(Source::trace_report);
     let tenants = run.tenants.iter().zip(&counts.tallies).zip(traces);
     let tenants = tenants.map(|((tenant, tally), trace)| tenant_report(run, tenant, *tally, trace));
@@ -112,8 +116,10 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
     }
     let bad_records = run.tenants.iter().zip(&run.sources);
     let bad_records = bad_records.map(|(t, source)| (t.name.clone(), source.bad_records()));
+    let mut report = report(run, &counts, &latencies.total(), elapsed, tenants);
+    report.kernel_cached_bytes = kernel_cached.map(|cached| cached.0);
     Ok(Outcome {
-        report: report(run, &counts, &latencies.total(), elapsed, tenants),
+        report,
         mismatches: counts.failures.shown,
         bad_records: bad_records.filter(|(_, count)| *count > 0).collect(),
         footprint_pages: run.tenants.iter().map(|t| t.data.laid_out()).sum(),
@@ -384,6 +390,7 @@ fn report(
     let page_accesses = counts.total(|tally| tally.page_accesses);
     let hits = counts.total(|tally| tally.hits);
     let elapsed_s = elapsed.as_secs_f64();
+    let files = || run.tenants.iter().map(|tenant| &tenant.data);
     Report {
         manifest: run.manifest.clone(),
         requests: counts.total(|tally| tally.requests),
@@ -391,6 +398,7 @@ fn report(
         hits,
         misses: page_accesses - hits,
         hit_ratio: ratio(hits, page_accesses),
+        pages_read: stat("pgmajfault") + stat("pgreadahead"),
         refaults: stat("workingset_refault_file"),
         pgscan: stat("pgscan_kswapd") + stat("pgscan_direct"),
         pgsteal: stat("pgsteal_kswapd") + stat("pgsteal_direct"),
@@ -400,7 +408,10 @@ fn report(
         miss_latency_us: latencies.misses.summary(),
         regime: snapshot.regime().regime.to_string(),
         regime_reason: snapshot.regime().reason.map(|reason| reason.to_string()),
-        capacity_bytes: run.capacity.0,
+        io: files().map(|file| file.io()).max().unwrap_or_default(),
+        io_reason: files().find_map(|file| file.refusal().map(str::to_owned)),
+        kernel_cached_bytes: None,
+        capacity_bytes: run.config.capacity.0,
         frames_peak_bytes: snapshot.frames.peak.bytes().0,
         rss_peak_bytes: rss_peak_bytes(),
         verify_failures: counts.failures.count,

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `content` | the contents of a page |
 //! | `backing` | the sparse data file of a tenant |
+//! | `layout` | its layout before the run |
 //! | `versions` | the oracle of written pages |
 //! | `run_dir` | the directory of these files, and its cleanup |
 //! | `schedule` | the order of requests |
@@ -30,6 +31,7 @@ mod content;
 mod engine;
 mod error;
 mod latency;
+mod layout;
 mod report;
 mod manifest;
 mod run;
@@ -39,7 +41,7 @@ mod setup;
 mod table;
 mod versions;
 
-pub use config::{ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
+pub use config::{DataIo, ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
 pub use error::{ManagerError, ReplayError};
 pub use latency::LatencySummary;
 pub use manifest::{Machine, Manifest, TraceReport};

@@ -4,6 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
+use super::config::DataIo;
 use super::latency::LatencySummary;
 use super::manifest::{Manifest, TraceReport};
 use crate::report::text::to_f64;
@@ -24,6 +25,8 @@ pub struct Report {
     pub misses: u64,
     /// `hits / page_accesses`; 0 without accesses.
     pub hit_ratio: f64,
+    /// Pages read from the data files: missing ones, and those that were read ahead.
+    pub pages_read: u64,
     /// Refaults: faults of pages that were evicted before (`workingset_refault_file`).
     pub refaults: u64,
     /// Pages scanned by background and direct reclaim.
@@ -42,6 +45,14 @@ pub struct Report {
     pub regime: String,
     /// Why some per-CPU words were not written by restartable sequences; null if all were.
     pub regime_reason: Option<String>,
+    /// How the data files were read and written: `direct`, past the kernel's page cache, or
+    /// `buffered`, through it.
+    pub io: DataIo,
+    /// Why they were buffered although they were to be direct; null otherwise.
+    pub io_reason: Option<String>,
+    /// Bytes of the data files that the kernel cached after the last access; null if it does not
+    /// tell.
+    pub kernel_cached_bytes: Option<u64>,
     /// The capacity that the manager was given.
     pub capacity_bytes: u64,
     /// Peak of allocated frames.

@@ -23,7 +23,7 @@ use super::run_dir::RunDir;
 use super::schedule::Source;
 use super::versions::Versions;
 use super::{ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
-use crate::trace::{Digesting, ReaderOptions, TraceError, TraceReader};
+use crate::trace::{Digesting, ReaderOptions, TraceReader};
 
 /// A run that is ready to start.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Replay {
     pub(super) manager: Manager,
     pub(super) tenants: Vec<Tenant>,
     pub(super) sources: Vec<Source>,
-    pub(super) capacity: Bytes,
+    pub(super) config: ReplayConfig,
     pub(super) manifest: Manifest,
     victims: Victims,
     /// Declared last, so that it is dropped last, and removes the remaining files.
@@ -86,11 +86,8 @@ impl Replay {
         count_victims(&manager, &victims);
         let (mut tenants, mut sources) = (Vec::new(), Vec::new());
         for (index, tenant) in config.tenants.iter().enumerate() {
-            let reader = open_trace(tenant).map_err(|source| ReplayError::Trace {
-                tenant: tenant.name.clone(),
-                source,
-            })?;
-            let files = Files::create(index, config.seed, access_of(&reader), &run_dir);
+            let reader = open_trace(tenant)?;
+            let files = Files::create(index, config, access_of(&reader), &run_dir);
             let files = files.map_err(in_dir)?;
             let backing = layer(&tenant.name, files.data.clone());
             let pages = backing.pages();
@@ -115,7 +112,7 @@ impl Replay {
             manager,
             tenants,
             sources,
-            capacity: config.capacity,
+            config: config.clone(),
             manifest: Manifest::new(config),
             victims,
             _run_dir: run_dir,
@@ -172,7 +169,12 @@ struct Files {
 }
 
 impl Files {
-    fn create(index: usize, seed: u64, access: Access, run_dir: &RunDir) -> io::Result<Self> {
+    fn create(
+        index: usize,
+        config: &ReplayConfig,
+        access: Access,
+        run_dir: &RunDir,
+    ) -> io::Result<Self> {
         let open = |kind: &str| run_dir.anonymous_file(&format!("{kind}-{index}"));
         let tenant = u32::try_from(index).map_err(io::Error::other)?;
         let versions = match access {
@@ -180,7 +182,12 @@ impl Files {
             Access::ReadOnly => None,
         };
         Ok(Self {
-            data: Arc::new(TenantFile::new(open("data")?, seed, tenant)?),
+            data: Arc::new(TenantFile::new(
+                open("data")?,
+                config.io,
+                config.seed,
+                tenant,
+            )?),
             versions,
         })
     }
@@ -249,18 +256,22 @@ fn count_victims(manager: &Manager, victims: &Victims) {
     });
 }
 
-fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, TraceError> {
+pub(super) fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, ReplayError> {
     let options = ReaderOptions {
         digesting: Digesting::Sha256,
         ..tenant.options.clone()
     };
-    match tenant.trace {
+    let reader = match tenant.trace {
         TraceInput::File(ref path) => TraceReader::open(path, &options),
         TraceInput::StandardInput => {
             TraceReader::from_reader("standard input", io::stdin(), &options)
         }
         TraceInput::Embedded { name, bytes } => TraceReader::from_reader(name, bytes, &options),
-    }
+    };
+    reader.map_err(|source| ReplayError::Trace {
+        tenant: tenant.name.clone(),
+        source,
+    })
 }
 
 /// A file whose trace cannot write is immutable, and its resident reads need no latch.

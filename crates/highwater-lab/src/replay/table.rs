@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::config::DataIo;
 use super::latency::LatencySummary;
 use super::report::{Outcome, TenantReport};
 use crate::report::narrow::{self, wrapped};
@@ -69,6 +70,17 @@ impl<'a> Table<'a> {
             "back end {}, seed {}, threads {}",
             manifest.backend, manifest.seed, manifest.threads
         );
+        let io = match report.io {
+            DataIo::Direct => "direct",
+            DataIo::Buffered => "buffered",
+        };
+        let cached = match (report.kernel_cached_bytes, &report.io_reason) {
+            (None, _) => "the kernel does not tell how much of them it caches".to_owned(),
+            (Some(bytes), None) => format!("{} cached by the kernel", size(bytes)),
+            (Some(bytes), Some(reason)) => {
+                format!("{} cached by the kernel; {reason}", size(bytes))
+            }
+        };
         vec![
             row("policy", manifest.policy.clone(), how),
             row("requests", grouped(report.requests), none()),
@@ -77,8 +89,9 @@ impl<'a> Table<'a> {
             row(
                 "misses",
                 grouped(report.misses),
-                "read page by page; the kernel caches the data files too".to_owned(),
+                "read page by page".to_owned(),
             ),
+            row("data files", io.to_owned(), cached),
             row("refaults", grouped(report.refaults), none()),
             row("pages scanned", grouped(report.pgscan), none()),
             row(

@@ -153,6 +153,7 @@ impl FileBacking {
 
     /// Returns the open file through which a page is read and written, at the page's offset. Runs
     /// of pages with the same file may be one request.
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn file_of(&self, page: FilePage) -> &File {
         self.tail_of(page).unwrap_or(&self.file)
     }

@@ -10,7 +10,7 @@ use highwater::units::Pages;
 use super::traces::Source as Trace;
 use crate::control::Control;
 use crate::experiments::{ExperimentError, Setup};
-use crate::replay::{Replay, ReplayConfig, TenantConfig};
+use crate::replay::{DataIo, Replay, ReplayConfig, TenantConfig};
 
 /// The replayed policies, and the figures for the misses that they avoid.
 pub(super) const REPLAYED: [(PolicyKind, &str); 2] = [
@@ -70,6 +70,7 @@ fn replayed(
         policy,
         tunables: Tunables::default(),
         seed: setup.options.seed,
+        io: DataIo::Buffered,
         dir: std::env::temp_dir(),
     };
     let run = Replay::prepare(&config).map_err(failed)?;
