@@ -197,6 +197,14 @@ impl TreeSpaces {
         words.map(|words| words[member.index()]).sum()
     }
 
+    /// Returns the number of cache lines that an approximate sum reads, and of those that an exact
+    /// one reads.
+    #[must_use]
+    pub fn lines_read(&self) -> [u64; 2] {
+        let nr_cpus = self.words.len() / self.nr_spaces.max(1);
+        [MEMBERS as u64, nr_cpus as u64]
+    }
+
     /// Returns the memory of the counters.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -39,6 +39,26 @@ impl<const N: usize> CounterSet<N> {
         }
     }
 
+    /// Returns the number of cache lines that [`approximate_sum_of`](Self::approximate_sum_of)
+    /// reads, and of those that [`precise_sum_of`](Self::precise_sum_of) reads for `members`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[cfg(feature = "lab")]
+    #[must_use]
+    pub fn lines_read(&self, members: &[usize]) -> [usize; 2] {
+        const LINE: usize = 64;
+        members.iter().for_each(|&member| {
+            self.checked(member);
+        });
+        let own = size_of::<Self>() / LINE;
+        match self.trees.get() {
+            Some(trees) => trees.lines_read(members).map(|lines| own + lines),
+            None => [own, own],
+        }
+    }
+
     #[inline]
     fn prefetch(&self) {
         self.trees.prefetch();

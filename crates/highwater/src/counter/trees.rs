@@ -276,6 +276,23 @@ impl CounterTrees {
         self.cells.precise_sum_of(members)
     }
 
+    /// Returns the number of cache lines that a read of the roots of `members` reads, and of those
+    /// that a precise sum reads: one for each CPU that added, and the marks of each member.
+    #[cfg(feature = "lab")]
+    pub(super) fn lines_read(&self, members: &[usize]) -> [usize; 2] {
+        let slots = self.cells.slots();
+        let mut is_touched = vec![false; slots];
+        for &member in members {
+            self.cells
+                .touched(member)
+                .for_each(|slot| is_touched[slot] = true);
+        }
+        let touched = is_touched.into_iter().filter(|is_touched| *is_touched);
+        let marks = members.len() * slots.div_ceil(8 * size_of::<Node>());
+        let front = size_of::<Front>() / size_of::<Node>();
+        [front, 1 + touched.count() + marks]
+    }
+
     /// Checks conservation for a member at rest: root and residuals agree with the precise sum.
     pub(super) fn check_invariants(&self, member: usize) {
         let precise = self.precise_sum(member);

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use highwater::victim::{Policy, Selector};
 
+use super::effort::Effort;
 use super::names::{ONE_PASS, OURS, TWO_PASS};
 use super::population::{OurSpaces, Spaces};
 use crate::baselines::select_two_pass;
@@ -70,6 +71,7 @@ pub(super) struct Lane {
     pub(super) times_right: u64,
     pub(super) exact_sums: u64,
     bytes: Option<u64>,
+    effort: Option<Effort>,
 }
 
 impl Lane {
@@ -80,7 +82,13 @@ impl Lane {
             times_right: 0,
             exact_sums: 0,
             bytes,
+            effort: None,
         }
+    }
+
+    fn with_effort(self, effort: Effort) -> Self {
+        let effort = Some(effort);
+        Self { effort, ..self }
     }
 
     pub(super) fn add(&mut self, turn: Turn) {
@@ -99,11 +107,14 @@ impl Lane {
 
     fn row(&self, part: &'static str) -> Row {
         let times = || self.times_us.iter().copied();
-        let row = Row::new(part, Source::Run, self.variant)
-            .with("median_us", self.median_us())
+        let row = Row::new(part, Source::Run, self.variant).with("median_us", self.median_us());
+        let row = match self.effort {
+            Some(effort) => effort.on(row),
+            None => row.with("exact_sums", self.exact_sums),
+        };
+        let row = row
             .with("least_us", times().fold(f64::INFINITY, f64::min))
             .with("most_us", times().fold(0.0, f64::max))
-            .with("exact_sums", self.exact_sums)
             .with("right", self.times_right);
         match self.bytes {
             Some(bytes) => row.with("counters_bytes", bytes),
@@ -133,9 +144,10 @@ impl Race {
     ) -> Result<Self, ExperimentError> {
         let nr_spaces = spaces.ours.sets().len();
         let mut lanes = [
-            Lane::new(ONE_PASS, Some(spaces.flat.bytes())),
-            Lane::new(TWO_PASS, Some(spaces.trees.bytes())),
-            Lane::new(OURS, None),
+            Lane::new(ONE_PASS, Some(spaces.flat.bytes())).with_effort(Effort::of_one_pass(spaces)),
+            Lane::new(TWO_PASS, Some(spaces.trees.bytes()))
+                .with_effort(Effort::of_two_passes(spaces)),
+            Lane::new(OURS, None).with_effort(Effort::of_ours(&spaces.ours)),
         ];
         let mut selector = Selector::with_capacity(Policy::READS_MAX + 1);
         for round in 0..usize::try_from(rounds).unwrap_or(usize::MAX) {
@@ -176,6 +188,12 @@ impl Race {
 
     pub(super) fn median_us(&self, variant: &str) -> f64 {
         self.lane(variant).map_or(f64::NAN, Lane::median_us)
+    }
+
+    /// Returns the counted work of one selection.
+    pub(super) fn effort(&self, variant: &str) -> Effort {
+        let lane = self.lane(variant);
+        lane.and_then(|lane| lane.effort).unwrap_or_default()
     }
 
     fn lane(&self, variant: &str) -> Option<&Lane> {

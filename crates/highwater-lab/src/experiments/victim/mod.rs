@@ -9,6 +9,7 @@
 //! sizes follow four distributions, in random order, where the published one walks off to the end
 //! of its list.
 
+mod effort;
 mod latency;
 mod names;
 mod population;
@@ -22,7 +23,7 @@ use self::scale::Scale;
 use self::verdicts::Verdict;
 use super::{Experiment, ExperimentError, Findings, Setup, published};
 use crate::control::Control;
-use crate::report::text::grouped;
+use crate::report::text::{grouped, to_f64};
 use crate::report::{Check, Figures, Headline, Noun, Unit};
 
 const PUBLISHED_FIGURES: &str = include_str!("../../../published/victim.json");
@@ -61,7 +62,8 @@ const NOTE: &str = "Pages are simulated, CPUs are virtual, counters are real: th
     spaces CPU by CPU. No variant walks a task list or takes locks, which flatters the kernel's; \
     the published times are of whole invocations of the OOM killer. Sizes: 50 to 150 MiB, in most \
     parts one hog of 10 GiB. All variants have the same pages on the same CPUs, take turns, and \
-    begin with cold caches; times exclude preemption. A victim is right if it holds at most 1 % \
+    begin with cold caches; times exclude preemption. Lines are the \
+    distinct cache lines of one selection, by the layouts. A victim is right if it holds at most 1 % \
     less than the largest. In the verdicts, errors of cheap reads are drawn from those of real \
     counters on 384 CPUs, all of them used.";
 
@@ -108,6 +110,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
 
     let mut checks = Vec::new();
     right_checks(&times, &mut checks);
+    work_checks(setup, &times, &mut checks);
     time_checks(setup, &times, &mut checks);
     for verdict in &verdicts {
         verdict.checks(setup, &mut checks);
@@ -159,6 +162,40 @@ fn right_checks(times: &Times, checks: &mut Vec<Check>) {
         );
     }
     times.scale.right_checks(checks);
+}
+
+/// Cache lines of the marks of the CPUs that added, which an exact sum of ours reads too.
+const MARK_LINES: u64 = 5;
+
+/// The work of a search is counted, so that its verdict needs no clock: at most the lines of the
+/// published two passes, marks apart. Lines are checked on the published machine: with few CPUs an
+/// exact sum is as cheap as a look.
+fn work_checks(setup: &Setup, times: &Times, checks: &mut Vec<Check>) {
+    for race in times.races() {
+        let [two_pass, ours] = [TWO_PASS, OURS].map(|variant| race.effort(variant));
+        let label = &race.label;
+        checks.push(
+            Check::counted(format!("{label}: objects that Highwater looks at"))
+                .equal(&ours.looks, &(two_pass.looks / 2)),
+        );
+        checks.push(
+            Check::counted(format!("{label}: exact sums of Highwater")).at_most(
+                to_f64(ours.exact_sums),
+                to_f64(two_pass.exact_sums),
+                Unit::Plain,
+            ),
+        );
+        if setup.topology.nr_cpus() == THREAD_CPUS {
+            let most = two_pass.lines + MARK_LINES * ours.exact_sums;
+            checks.push(
+                Check::counted(format!("{label}: cache lines that Highwater reads")).at_most(
+                    to_f64(ours.lines),
+                    to_f64(most),
+                    Unit::Plain,
+                ),
+            );
+        }
+    }
 }
 
 /// The published machine has many CPUs. With few CPUs, the published walk over all of them is as

