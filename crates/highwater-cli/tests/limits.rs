@@ -134,6 +134,7 @@ fn a_refused_thread_of_an_experiment_names_the_limit_and_is_no_bug() {
         ("flush-mixed", 4),
         ("flush-reads", 5),
         ("pcp-exit", 7),
+        ("pcp-remote", 7),
         ("rmap-mapped", 4),
         ("rmap-read", 5),
     ];

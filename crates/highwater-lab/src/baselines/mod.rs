@@ -42,7 +42,7 @@ mod victim_one_pass;
 mod victim_two_pass;
 
 pub use active_cache::ActiveSpaces;
-pub use back_ends::{BackendKind, ParseBackendError};
+pub use back_ends::{BackendKind, OwnedCounts, OwnedLists, ParseBackendError};
 pub use design::{
     Count, Counter, Design, End, Footprint, Member, PerSpace, SpaceId, TaskId, Writer,
 };

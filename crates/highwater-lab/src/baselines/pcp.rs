@@ -34,21 +34,26 @@ pub enum Sizing {
 pub enum Drain {
     /// All under one hold of the zone's lock.
     OneHold,
-    /// The library's: a batch at a time, with all locks dropped in between.
+    /// As Linux since October 2025: a batch at a time, with all locks dropped in between.
     Pieces,
+    /// The library's: as many as a refill may bring, since its back end holds no lock.
+    Capped,
 }
 
 /// Rules of the lists of a pool.
 #[derive(Debug)]
 struct Lists(Sizing, Drain);
 
-static LISTS: [Lists; 6] = [
+static LISTS: [Lists; 9] = [
     Lists(Sizing::Fixed, Drain::OneHold),
     Lists(Sizing::Fixed, Drain::Pieces),
+    Lists(Sizing::Fixed, Drain::Capped),
     Lists(Sizing::Legacy, Drain::OneHold),
     Lists(Sizing::Legacy, Drain::Pieces),
+    Lists(Sizing::Legacy, Drain::Capped),
     Lists(Sizing::Auto, Drain::OneHold),
     Lists(Sizing::Auto, Drain::Pieces),
+    Lists(Sizing::Auto, Drain::Capped),
 ];
 
 impl Sizing {
@@ -120,7 +125,8 @@ impl PcpPolicy for Lists {
     fn piece(&self, rules: &Rules, count: u32) -> u32 {
         match self.1 {
             Drain::OneHold => count,
-            Drain::Pieces => AutoTuned.piece(rules, count),
+            Drain::Pieces => rules.batch.min(count),
+            Drain::Capped => AutoTuned.piece(rules, count),
         }
     }
 }
@@ -177,6 +183,7 @@ impl fmt::Display for Drain {
         f.pad(match self {
             Self::OneHold => "one-hold",
             Self::Pieces => "pieces",
+            Self::Capped => "capped",
         })
     }
 }

@@ -24,6 +24,7 @@ mod meeting;
 mod memcg;
 mod pages;
 pub mod pcp_exit;
+pub mod pcp_remote;
 pub mod pcp_tune;
 mod periodic;
 pub mod policies;
@@ -53,6 +54,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &flush_reads::EXPERIMENT,
     &pcp_exit::EXPERIMENT,
     &pcp_tune::EXPERIMENT,
+    &pcp_remote::EXPERIMENT,
     &policies::EXPERIMENT,
     &rmap_mapped::EXPERIMENT,
     &rmap_read::EXPERIMENT,

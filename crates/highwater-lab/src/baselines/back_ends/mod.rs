@@ -37,6 +37,7 @@
 
 mod buddy;
 mod deferred;
+mod owned;
 mod zone;
 mod zones;
 
@@ -63,6 +64,7 @@ use std::str::FromStr;
 use highwater::frame::{Backend, MakeBackend};
 use thiserror::Error;
 
+pub use owned::{OwnedCounts, OwnedLists};
 use zones::Zones;
 
 /// What the library's suites of tests use and run over.

@@ -9,6 +9,7 @@
 mod groups;
 mod kernel;
 mod storm;
+mod typed;
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use self::groups::{GROUP_CPUS, Groups, UPDATES_PERCENT};
 use self::kernel::KernelRun;
 use self::storm::{Served, reads_per_s, round_seed};
+use self::typed::{TYPED, Typed};
 use super::flushers::{Flusher, MUTEX, OURS, PATCH, SKIP};
 use super::service::Times;
 use super::{Experiment, ExperimentError, Extra, Findings, Setup, published};
@@ -67,7 +69,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let rounds: u32 = setup.repeats(3, 1, 2);
     let flushers = flushers(setup, &shape);
     let storms = flushers.len() as u64 + u64::from(setup.options.is_kernel);
-    control.expect(storms * u64::from(rounds + 1));
+    control.expect(storms * u64::from(rounds + 1) + typed::STEPS);
 
     let mut lanes = Vec::new();
     for flusher in &flushers {
@@ -87,7 +89,9 @@ fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
         true => kernel::run(setup, &shape, time, rounds, control)?,
         false => KernelRun::NotAsked,
     };
+    let typed = typed::run(setup, control)?;
     let mut checks = Vec::new();
+    typed.iter().for_each(|typed| typed.checks(&mut checks));
     value_checks(&lanes, &mut checks);
     time_checks(&lanes, PATCH, &mut checks);
     time_checks(&lanes, OURS, &mut checks);
@@ -101,11 +105,12 @@ fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
         }),
         kernel_row(&kernel, ARRIVALS, |served| &served.since_arrival),
         rows(&lanes, stale_row),
+        typed.iter().map(Typed::row).collect(),
     ];
     Ok(Findings {
         config: kernel_config(config(setup, &shape, time * rounds, &lanes), &kernel),
         rows: rows.concat(),
-        published: published::rows(PUBLISHED_FIGURES, &[READS, KERNEL]),
+        published: published::rows(PUBLISHED_FIGURES, &[READS, KERNEL, TYPED]),
         checks,
     })
 }

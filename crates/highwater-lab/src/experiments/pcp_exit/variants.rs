@@ -83,7 +83,7 @@ impl Variant {
             scale: u8::try_from(knob("pcp_batch_scale_max")).expect("0 to 6"),
             fraction: knob("percpu_pagelist_high_fraction"),
             policy: Sizing::Auto,
-            drain: Drain::Pieces,
+            drain: Drain::Capped,
             backend: BackendKind::default(),
         }
     }

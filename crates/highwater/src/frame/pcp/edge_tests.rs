@@ -1,7 +1,9 @@
 //! Edge cases of lists: little left to hand out or to hold, and the size of a drain.
 
-use super::tests::{CPU, DRAINS, ORDINARY, RESERVE, assert_conserved, list, pool_of, tunables};
-use crate::frame::PoolConfig;
+use super::tests::{
+    CPU, DRAINS, ORDINARY, OneHold, Pieces, RESERVE, assert_conserved, list, pool_of, tunables,
+};
+use crate::frame::{PcpPolicy, PoolConfig};
 use crate::sync::thread;
 use crate::units::{CpuId, Order, Pages};
 
@@ -152,11 +154,12 @@ fn the_reserve_is_for_those_that_may_use_it() {
 
 #[test]
 fn who_frees_in_bulk_keeps_nobody_from_refills() {
-    // Goal: a tenant that ends frees its frames a batch per hold, so that another's refill never
-    // waits behind more. Method: one CPU frees 20,000 frames while another takes 500, all of which
-    // succeed; holds for more than a batch are at most the refills. In one hold there are more: the
-    // count tells the two apart.
-    for (policy, is_one_hold) in DRAINS.into_iter().zip([true, false]) {
+    // Goal: under a policy that drains in pieces, a tenant that ends frees its frames a batch per
+    // visit, so that behind a lock another's refill never waits for more. Method: one CPU frees
+    // 20,000 frames while another takes 500, all of which succeed; visits for more than a batch are
+    // at most the refills. In one hold there are more: the count tells the two apart.
+    let policies: [(&dyn PcpPolicy, bool); 2] = [(&OneHold, true), (&Pieces, false)];
+    for (policy, is_one_hold) in policies {
         let config = PoolConfig {
             policy,
             tunables: tunables(5, 100),
@@ -183,6 +186,32 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
         pool.at(CpuId(1)).free_bulk(&mut others);
         assert_conserved(&pool);
     }
+}
+
+#[test]
+fn frames_that_go_one_way_cost_a_visit_for_512() {
+    // Goal: where one CPU allocates what another frees, each side visits the back end at most once
+    // for 512 frames. Method: 200,000 frames go from CPU 0 to CPU 1, after some for the lists to
+    // grow; refills are counted, and all other visits are drains.
+    let pool = pool_of(300_000, PoolConfig::new(2));
+    let pass = |count: usize| {
+        let before = (pool.counters().refills, pool.zone_times().holds());
+        for _ in 0..count / 1000 {
+            let mut frames = Vec::new();
+            assert_eq!(pool.at(CPU).alloc_bulk(1000, ORDINARY, &mut frames), 1000);
+            pool.at(CpuId(1)).free_bulk(&mut frames);
+        }
+        let refills = pool.counters().refills - before.0;
+        (refills, pool.zone_times().holds() - before.1 - refills)
+    };
+    pass(20_000);
+    let (refills, drains) = pass(200_000);
+    assert!(refills > 0 && drains > 0);
+    assert!(
+        refills <= 200_000 / 512 && drains <= 200_000 / 512,
+        "{refills}, {drains}"
+    );
+    assert_conserved(&pool);
 }
 
 #[test]

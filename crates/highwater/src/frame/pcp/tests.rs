@@ -18,7 +18,7 @@ use crate::units::{CpuId, Order, Pages, Pfn};
 
 /// Drains in one hold.
 #[derive(Debug)]
-struct OneHold;
+pub(super) struct OneHold;
 
 impl PcpPolicy for OneHold {
     fn piece(&self, _: &Rules, count: u32) -> u32 {
@@ -26,7 +26,17 @@ impl PcpPolicy for OneHold {
     }
 }
 
-/// How a list drains: in one hold, and in pieces.
+/// Drains in pieces of a batch, as for a back end behind a lock.
+#[derive(Debug)]
+pub(super) struct Pieces;
+
+impl PcpPolicy for Pieces {
+    fn piece(&self, rules: &Rules, count: u32) -> u32 {
+        rules.batch.min(count)
+    }
+}
+
+/// How a list drains: all at once, and within the cap.
 pub(super) const DRAINS: [&dyn PcpPolicy; 2] = [&OneHold, &AutoTuned];
 pub(super) const ORDINARY: AllocFlags = AllocFlags::new();
 pub(super) const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
