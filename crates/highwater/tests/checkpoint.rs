@@ -97,6 +97,8 @@ struct Disk {
     pages: Vec<Mutex<Stored>>,
     /// By page: the LSNs of its changes. Pushed under its latch.
     history: Vec<Mutex<Vec<u64>>>,
+    /// By page: the last change whose latch was released. A sync that begins now must store it.
+    settled: Vec<AtomicU64>,
     log: Arc<Log>,
     trouble: Trouble,
     /// Pages that were written before their log.
@@ -122,6 +124,7 @@ impl Disk {
         Arc::new(Self {
             pages: (0..pages).map(|_| Mutex::default()).collect(),
             history: (0..pages).map(|_| Mutex::default()).collect(),
+            settled: (0..pages).map(|_| AtomicU64::new(0)).collect(),
             log: Arc::default(),
             trouble: Trouble::default(),
             ahead: AtomicU64::new(0),
@@ -140,12 +143,6 @@ impl Disk {
                 *sector = lsn;
             }
         }
-    }
-
-    /// Returns, by page, the last change of it so far.
-    fn last_changes(&self) -> Vec<u64> {
-        let last = |changes: &Mutex<Vec<u64>>| locked(changes).last().copied().unwrap_or(0);
-        self.history.iter().map(last).collect()
     }
 
     /// Asserts that whatever the disk does with its cache, `least` of each page is in all sectors.
@@ -169,16 +166,17 @@ impl Disk {
     }
 
     /// Stops the machine, and recovers from `redo` on: every page then has the last change whose
-    /// record is durable. No thread uses the disk.
+    /// record is durable. No thread writes pages.
     fn assert_recovers(&self, redo: u64, rng: &mut Rng) {
+        // At one moment for all pages, as background threads go on; the log is at least as far.
+        let pages: Vec<_> = self.pages.iter().map(locked).collect();
         let durable = self.log.durable_lsn();
-        for (page, stored) in self.pages.iter().enumerate() {
+        for (page, stored) in pages.iter().enumerate() {
             let changes = locked(&self.history[page]);
             let logged = changes.partition_point(|&lsn| lsn <= durable);
             let redone = changes.get(changes.partition_point(|&lsn| lsn < redo)..logged);
             let redone = redone.and_then(<[u64]>::last).copied().unwrap_or(0);
             let want = logged.checked_sub(1).map_or(0, |last| changes[last]);
-            let stored = locked(stored);
             for (&old, &new) in stored.durable.iter().zip(&stored.cached) {
                 // Any sector that was written since the last sync, or none.
                 let written = changes.iter().filter(|lsn| (old..=new).contains(lsn));
@@ -330,6 +328,8 @@ impl Engine {
             sector[..8].copy_from_slice(&lsn.to_le_bytes());
         }
         bytes.set_lsn(lsn);
+        drop(bytes);
+        self.disk.settled[index(page)].fetch_max(lsn, SeqCst);
     }
 
     fn read(&self, page: u64) {
@@ -365,7 +365,8 @@ impl Engine {
             true => begin..rng.u64(begin..=pages),
             false => 0..pages,
         };
-        let before = self.disk.last_changes();
+        let settled = self.disk.settled.iter();
+        let before: Vec<u64> = settled.map(|lsn| lsn.load(SeqCst)).collect();
         let synced = match range.end - range.start == pages {
             true => self.file.sync(),
             false => self.file.sync_range(range.clone()),

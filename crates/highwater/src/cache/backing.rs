@@ -19,7 +19,7 @@ use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
     reason = "the length of a file, not of a collection"
 )]
 pub trait Backing: Send + Sync + fmt::Debug {
-    /// Length in bytes, fixed while the file is open.
+    /// Length in bytes. It changes only by [`set_len`](Self::set_len).
     fn len(&self) -> u64;
 
     /// Reads a page into the start of `buf`; returns the number of bytes read. Fewer or more than
@@ -95,6 +95,22 @@ pub trait Backing: Send + Sync + fmt::Debug {
     ///
     /// Any error of the storage.
     fn sync(&self) -> io::Result<()>;
+
+    /// Changes the length ([`File::set_len`](crate::File::set_len)); new bytes are zero. From then
+    /// on [`len`](Self::len) returns it. Pages before both ends may be read and written meanwhile,
+    /// a page at an end may be read.
+    ///
+    /// # Errors
+    ///
+    /// Any error of the storage; its length and contents are unchanged then. By default
+    /// [`Unsupported`](io::ErrorKind::Unsupported). A panic counts as an error.
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let _ = len;
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the length of this storage is fixed",
+        ))
+    }
 
     /// Returns the number of pages, the last of which may be partial.
     fn pages(&self) -> u64 {

@@ -9,6 +9,7 @@ use super::backing::Backing;
 use super::errseq::{SyncFailures, ToldOf};
 use super::key::{Access, FileId, FileKind, PageKey};
 use super::readahead::Readahead;
+use super::resize::FileSize;
 use super::rmap::Rmap;
 use super::system_file::FileBacking;
 use super::wal::LogGate;
@@ -33,8 +34,7 @@ pub struct TooManyFiles {
 #[derive(Debug)]
 pub struct FileEntry {
     id: FileId,
-    /// Number of pages when it was opened.
-    pages: u64,
+    pub(super) size: FileSize,
     backing: Arc<dyn Backing>,
     /// The system file behind `backing`, if it was opened as one.
     system: Option<Arc<FileBacking>>,
@@ -146,9 +146,10 @@ impl FileEntry {
     }
 
     /// Returns the number of pages in the file.
+    #[inline]
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.pages
+        self.size.pages()
     }
 
     /// Returns the storage of its pages.
@@ -272,7 +273,7 @@ impl FileTable {
         let slot = slot.ok_or(TooManyFiles { max: FileId::MAX })?;
         let entry = Arc::new(FileEntry {
             id: FileId::new(slot, kind, access),
-            pages,
+            size: FileSize::new(pages),
             backing,
             system,
             anon,

@@ -73,6 +73,11 @@ impl PageCache {
             ) else {
                 continue;
             };
+            if file.is_left_out(key.page()) {
+                // Only without waiting: the storage may not take it now.
+                outcome.nr_latched += 1;
+                continue;
+            }
             if !self.is_logged_noting(&file, pfn) {
                 outcome.held_up.push((key, pfn));
                 continue;
@@ -84,6 +89,7 @@ impl PageCache {
                 && let Some(latch) = self.latches.of(pfn).frame.try_write()
                 && let Some(next) = self.dirty_page(key, pfn, latch)
                 && self.is_logged(&file, pfn)
+                && !file.is_left_out(key.page())
             {
                 run.push(next);
                 left = rest;

@@ -76,6 +76,15 @@ impl FileId {
         }
     }
 
+    /// Returns the access mode that the file was opened for.
+    #[must_use]
+    pub const fn access(self) -> Access {
+        match self.is_writable() {
+            true => Access::ReadWrite,
+            false => Access::ReadOnly,
+        }
+    }
+
     const fn get(self) -> u32 {
         self.0
     }

@@ -10,7 +10,7 @@ use super::{
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::topology::Topology;
 use crate::units::{FilePage, GroupId, PAGE_BYTES, Pages, Pfn};
 
@@ -495,5 +495,68 @@ fn no_page_is_written_before_its_log() {
         assert!(!storage.is_ahead.load(Ordering::Relaxed));
         assert!(!scene.cache.is_dirty(Pfn(0)));
         scene.cache.check_invariants();
+    });
+}
+
+/// Storage of two pages whose second one loses its contents when the file is shortened.
+#[derive(Debug)]
+struct Shortened {
+    len: AtomicU64,
+    second: AtomicU8,
+}
+
+impl Backing for Shortened {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> std::io::Result<usize> {
+        // A read-modify-write: a read of storage returns what was last written.
+        buf[0] = self.second.fetch_add(0, Ordering::SeqCst);
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: FilePage, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        if len <= PAGE_BYTES {
+            self.second.store(0, Ordering::SeqCst);
+        }
+        self.len.store(len, Ordering::Relaxed);
+        Ok(())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_fill_beside_a_shrink_brings_nothing_back() {
+    // Goal: the contents that a file has lost are not there when it grows again. Method: a fill of
+    // the lost page, as the manager does it, beside a shrink and a growth.
+    model(|| {
+        let storage = Arc::new(Shortened {
+            len: AtomicU64::new(2 * PAGE_BYTES),
+            second: AtomicU8::new(7),
+        });
+        let scene = Scene::over(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);
+        let key = PageKey::new(scene.file.id(), 1);
+        let filler = Arc::clone(&scene);
+        let filler = thread::spawn(move || {
+            let frame = filler.memory.claim(Pfn(0));
+            let mut filling = filler.cache.begin_fill(key, frame, GroupId(0)).unwrap();
+            if filler.file.pages_for_fill() < 2 {
+                filler.memory.surrender(filler.cache.abort_fill(filling));
+                return;
+            }
+            let bytes = filler.cache.filling_bytes(&mut filling);
+            storage.read_page(FilePage(1), bytes).unwrap();
+            filler.cache.finish_fill(filling);
+        });
+        scene.cache.resize(&scene.file, PAGE_BYTES).unwrap();
+        scene.cache.resize(&scene.file, 2 * PAGE_BYTES).unwrap();
+        filler.join().unwrap();
+        if let Some(page) = scene.cache.try_read_latched(key) {
+            assert_eq!(page[0], 0, "the file has lost it");
+        }
     });
 }

@@ -40,6 +40,7 @@ mod latch;
 mod leaves;
 mod outcome;
 mod readahead;
+mod resize;
 mod rmap;
 mod space;
 mod swap;
@@ -74,11 +75,13 @@ pub use outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
 #[cfg(feature = "lab")]
 pub use readahead::MarkRule;
 pub use readahead::{READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
+pub use resize::SyncTurn;
 pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung};
 pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
 pub use system_file::FileBacking;
+pub(crate) use system_file::FileIdentity;
 pub use wal::WriteGate;
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted, zeroed};

@@ -11,7 +11,7 @@
 //! long, from a buffer aligned to 4 KiB, or is for the partial last page alone. So nothing is
 //! written beyond the end, and no page goes both ways.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -23,14 +23,34 @@ use super::key::Access;
 use crate::memmap::{
     Advice, DirectAlign, advise, direct_align, read_vectored_at, write_vectored_at,
 };
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 
 /// A system file.
 #[derive(Debug)]
 pub struct FileBacking {
     file: File,
-    len: u64,
+    /// Length in bytes. Written by: [`set_len`](Backing::set_len), one thread at a time. Read by:
+    /// any thread. Publishes: nothing.
+    len: AtomicU64,
+    identity: FileIdentity,
     route: Route,
+}
+
+/// A system file, by device and number there (inode).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileIdentity {
+    device: u64,
+    number: u64,
+}
+
+impl FileIdentity {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            number: metadata.ino(),
+        }
+    }
 }
 
 /// The way of pages to and from storage.
@@ -39,7 +59,7 @@ enum Route {
     /// Through the kernel's page cache.
     Buffered,
     /// Past it, except for a partial last page: the same file, buffered.
-    Direct { tail: Option<File> },
+    Direct { tail: File },
 }
 
 /// A file without direct I/O.
@@ -67,24 +87,26 @@ impl From<NotDirect> for io::Error {
 struct AlignedPage([u8; PAGE_SIZE]);
 
 impl FileBacking {
-    /// Wraps an open file; its length is fixed at the current one. Pages go through the kernel's
-    /// page cache.
+    /// Wraps an open file of the current length; it changes only through the result. Pages go
+    /// through the kernel's page cache.
     ///
     /// # Errors
     ///
     /// When the system does not return the length.
     pub fn new(file: File) -> io::Result<Self> {
-        let len = file.metadata()?.len();
+        let metadata = file.metadata()?;
         Ok(Self {
             file,
-            len,
+            len: AtomicU64::new(metadata.len()),
+            identity: FileIdentity::of(&metadata),
             route: Route::Buffered,
         })
     }
 
     /// Opens a file whose pages go past the kernel's page cache (`O_DIRECT`), except a partial last
     /// one: for [`Manager::open_backing`](crate::Manager::open_backing) under a wrapper, and for
-    /// [`Builder::swap_on`](crate::Builder::swap_on). Its length is fixed at the current one.
+    /// [`Builder::swap_on`](crate::Builder::swap_on). Its length is the current one, and changes
+    /// only through the result.
     ///
     /// # Cost
     ///
@@ -122,7 +144,7 @@ impl FileBacking {
         let file = options.custom_flags(libc::O_DIRECT).open(path);
         let file = file.map_err(refusal)?;
         let (there, here) = (buffered.metadata()?, file.metadata()?);
-        if (there.dev(), there.ino()) != (here.dev(), here.ino()) {
+        if FileIdentity::of(&there) != FileIdentity::of(&here) {
             return Err(io::Error::other("it was replaced while it was opened"));
         }
         Self::over_direct(file, buffered)
@@ -130,18 +152,20 @@ impl FileBacking {
 
     /// Wraps a file opened with `O_DIRECT`, and the same file opened without.
     fn over_direct(file: File, buffered: File) -> io::Result<Self> {
-        let len = file.metadata()?.len();
-        check_direct(&file, len)?;
-        let is_partial = !len.is_multiple_of(PAGE_BYTES);
-        if is_partial {
-            advise(&buffered, 0, 0, Advice::Random);
-        }
-        let tail = is_partial.then_some(buffered);
+        let metadata = file.metadata()?;
+        check_direct(&file, metadata.len())?;
+        advise(&buffered, 0, 0, Advice::Random);
         Ok(Self {
             file,
-            len,
-            route: Route::Direct { tail },
+            len: AtomicU64::new(metadata.len()),
+            identity: FileIdentity::of(&metadata),
+            route: Route::Direct { tail: buffered },
         })
+    }
+
+    /// Returns the file's identity, which all its paths share.
+    pub(crate) fn identity(&self) -> FileIdentity {
+        self.identity
     }
 
     /// Returns whether whole pages go past the kernel's page cache.
@@ -161,7 +185,7 @@ impl FileBacking {
     /// Returns the buffered file of a page that direct I/O can not move.
     fn tail_of(&self, page: FilePage) -> Option<&File> {
         match &self.route {
-            Route::Direct { tail } if self.page_len(page) < PAGE_SIZE => tail.as_ref(),
+            Route::Direct { tail } if self.page_len(page) < PAGE_SIZE => Some(tail),
             _ => None,
         }
     }
@@ -180,8 +204,11 @@ impl FileBacking {
 
     /// Has the kernel drop its copy of a partial last page.
     fn drop_tail(&self) {
-        if let Route::Direct { tail: Some(tail) } = &self.route {
-            let start = self.len - self.len % PAGE_BYTES;
+        let len = self.len();
+        if let Route::Direct { tail } = &self.route
+            && !len.is_multiple_of(PAGE_BYTES)
+        {
+            let start = len - len % PAGE_BYTES;
             advise(tail, start, PAGE_BYTES, Advice::DontNeed);
         }
     }
@@ -296,7 +323,8 @@ fn complete(len: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> io:
 
 impl Backing for FileBacking {
     fn len(&self) -> u64 {
-        self.len
+        // Relaxed: see the field.
+        self.len.load(Ordering::Relaxed)
     }
 
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
@@ -359,6 +387,13 @@ impl Backing for FileBacking {
             }
         }
         Ok(done)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)?;
+        // Relaxed: see the field.
+        self.len.store(len, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

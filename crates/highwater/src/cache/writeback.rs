@@ -119,6 +119,15 @@ impl PageCache {
         self.pages_by_name(file.id(), pages.start.0.min(end)..end)
     }
 
+    /// Returns the pages of a range that are in the cache, with their frames, also pages that are
+    /// being filled.
+    pub(super) fn cached_in(&self, id: FileId, pages: Range<u64>) -> Vec<(Pfn, PageKey)> {
+        let named = |pfn| Some((pfn, self.key_of(pfn)?));
+        let cached = self.pages_by_name(id, pages.clone()).filter_map(named);
+        let is_within = |key: &PageKey| key.file() == id && pages.contains(&key.page().0);
+        cached.filter(|(_, key)| is_within(key)).collect()
+    }
+
     fn pages_by_name(&self, id: FileId, pages: Range<u64>) -> impl Iterator<Item = Pfn> + '_ {
         let frames = self.groups.len() as u64;
         let count = pages.end - pages.start;
@@ -143,6 +152,9 @@ impl PageCache {
         };
         if !self.is_dirty(pfn) {
             return Ok(WrittenBack::Clean);
+        }
+        if file.is_left_out(key.page()) {
+            return Ok(WrittenBack::Latched);
         }
         if !self.is_logged_noting(file, pfn) {
             return Ok(WrittenBack::HeldUp);

@@ -274,7 +274,21 @@ impl Mapping {
     ) -> Option<R> {
         self.check(page, needs).ok()?;
         let held = self.core().cache.hold_mapped(&self.area, page, hold)?;
-        (!self.is_gone(page, needs)).then_some(held)
+        self.check_held(page, needs).ok()?;
+        Some(held)
+    }
+
+    /// Checks that a latched page was part of mapping and file when the latch was taken. Until it
+    /// is released, it stays so.
+    #[inline]
+    fn check_held(&self, page: MapPage, needs: Access) -> Result<(), ReadError> {
+        if self.is_gone(page, needs) {
+            return Err(ReadError::Unmapped { page });
+        }
+        match needs {
+            Access::ReadOnly => Ok(()),
+            Access::ReadWrite => self.area.file().check_end(self.area.key(page).page()),
+        }
     }
 
     /// Returns whether a latched page was unmapped before the latch was taken: anonymous memory is
@@ -298,9 +312,7 @@ impl Mapping {
             Some(held) => held,
             None => self.fault(page, hold)?,
         };
-        if self.is_gone(page, needs) {
-            return Err(ReadError::Unmapped { page });
-        }
+        self.check_held(page, needs)?;
         Ok(held)
     }
 

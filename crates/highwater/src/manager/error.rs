@@ -98,6 +98,23 @@ pub enum OpenError {
         /// The reason, of kind [`Unsupported`](io::ErrorKind::Unsupported).
         source: io::Error,
     },
+    /// The file is open already, for another access. Two sets of its pages would not agree.
+    #[error("cannot open {path} {wanted}: it is open already, {is}; close all its handles first")]
+    OpenOtherwise {
+        /// The path.
+        path: String,
+        /// How the file is open.
+        is: &'static str,
+        /// How it was to be opened.
+        wanted: &'static str,
+    },
+    /// The file was closed, and some of its pages could not be written back, or are in use. They
+    /// are newer than the file, so it cannot be opened before they are gone.
+    #[error("cannot open {path}: it was closed, and some of its pages are not in the file yet")]
+    StillClosing {
+        /// The path.
+        path: String,
+    },
     /// The file has more pages than page numbers allow.
     #[error("a file of {pages} pages is too large: the maximum is {max} pages")]
     TooLarge {
@@ -213,6 +230,14 @@ pub enum ReadError {
         /// The requested page.
         page: MapPage,
         /// Pages in the mapping.
+        pages: u64,
+    },
+    /// The file was shortened ([`File::set_len`](crate::File::set_len)).
+    #[error("page {page} is behind the end of the file, which has {pages} pages now")]
+    BehindEnd {
+        /// The page's number in its file.
+        page: FilePage,
+        /// Pages in the file.
         pages: u64,
     },
     /// The page was unmapped.

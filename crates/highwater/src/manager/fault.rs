@@ -9,7 +9,7 @@ use super::Core;
 use super::error::ReadError;
 use super::fill::FillSource;
 use super::slow::Patience;
-use crate::cache::{PageFlag, PageKey, Presence, VmArea, Window};
+use crate::cache::{FileEntry, PageFlag, PageKey, Presence, VmArea, Window};
 use crate::group::StatItem;
 use crate::units::{FilePage, MapPage, Pfn};
 
@@ -28,6 +28,18 @@ pub(super) enum Found {
     Read,
     /// A new page of anonymous or shared memory, zeroed.
     Zeroed,
+}
+
+impl FileEntry {
+    /// Checks that a page is not behind the end of the file.
+    #[inline]
+    pub(super) fn check_end(&self, page: FilePage) -> Result<(), ReadError> {
+        let pages = self.pages();
+        match page.0 < pages {
+            true => Ok(()),
+            false => Err(ReadError::BehindEnd { page, pages }),
+        }
+    }
 }
 
 impl Core {
@@ -74,6 +86,7 @@ impl Core {
     ) -> Result<(R, Found), ReadError> {
         debug_assert!(asked > 0, "the page itself is read");
         for _ in 0..ROUNDS_MAX {
+            source.file.check_end(page)?;
             let key = source.file.key(page);
             if let Presence::Resident(pfn) = self.lookup(key) {
                 let Some(taken) = self.take_resident(source, page, pfn, &mut take) else {
@@ -88,7 +101,14 @@ impl Core {
             };
             // Checked before the page becomes resident, which may change it.
             let is_stored = source.file.is_stored(page);
-            fills.read()?;
+            let version = source.file.size_version();
+            if let Err(error) = fills.read() {
+                if version.is_some() && source.file.size_version() == version {
+                    return Err(error);
+                }
+                // The file's end has moved while its page was read.
+                continue;
+            }
             let taken = fills.finish(take).expect("a page on no list stays");
             let found = if is_stored {
                 Found::Read

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::error::{NoFrames, OpenError};
+use super::paths::OpenPath;
 use super::{Core, Handle, Manager};
 use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageCache, PageKey, ToldOf, TooManyFiles, WriteGate,
@@ -21,18 +22,54 @@ pub struct File {
 }
 
 #[derive(Debug)]
-struct OpenFile {
+pub(super) struct OpenFile {
     shared: Handle,
     entry: Arc<FileEntry>,
+}
+
+impl OpenFile {
+    /// Returns another handle of a system file, for the same access.
+    fn again(
+        self: Arc<Self>,
+        path: &Path,
+        access: Access,
+        is_direct: bool,
+    ) -> Result<File, OpenError> {
+        let open = self.entry.system_file().is_some_and(FileBacking::is_direct);
+        let is = how(self.entry.id().access(), open);
+        let wanted = how(access, is_direct);
+        if is != wanted {
+            let path = path.display().to_string();
+            return Err(OpenError::OpenOtherwise { path, is, wanted });
+        }
+        Ok(File {
+            told: self.entry.told_of_failures(),
+            open: self,
+        })
+    }
+}
+
+/// Describes how a system file is open.
+const fn how(access: Access, is_direct: bool) -> &'static str {
+    match (access, is_direct) {
+        (Access::ReadOnly, false) => "to read",
+        (Access::ReadWrite, false) => "to write",
+        (Access::ReadOnly, true) => "to read, directly",
+        (Access::ReadWrite, true) => "to write, directly",
+    }
 }
 
 impl Manager {
     /// Opens a file read-only. Its contents must not change while it is open.
     ///
+    /// A file that is open already, by whichever path, gives another handle of the same pages.
+    ///
     /// # Errors
     ///
     /// When the system returns an error, the file is too large, too many files are open, or the
-    /// manager has no frames.
+    /// manager has no frames. When the file is open for another access
+    /// ([`OpenError::OpenOtherwise`]), or was closed with pages that could not be written back yet
+    /// ([`OpenError::StillClosing`]).
     ///
     /// # Examples
     ///
@@ -50,7 +87,8 @@ impl Manager {
         self.open_path(path.as_ref(), Access::ReadOnly)
     }
 
-    /// Opens an existing file for reading and writing. Its length is fixed while it is open.
+    /// Opens an existing file for reading and writing. Its length changes only by
+    /// [`set_len`](File::set_len) while it is open.
     ///
     /// # Errors
     ///
@@ -140,7 +178,7 @@ impl Manager {
         let is_writable = access == Access::ReadWrite;
         let file = OpenOptions::new().read(true).write(is_writable).open(path);
         let backing = file.and_then(FileBacking::new).map_err(refused)?;
-        self.open_system_file(backing, access)
+        self.open_system_file(path, backing, access)
     }
 
     fn open_path_direct(&self, path: &Path, access: Access) -> Result<File, OpenError> {
@@ -152,13 +190,35 @@ impl Manager {
                 _ => OpenError::Io { path, source },
             }
         })?;
-        self.open_system_file(backing, access)
+        self.open_system_file(path, backing, access)
     }
 
-    fn open_system_file(&self, backing: FileBacking, access: Access) -> Result<File, OpenError> {
-        self.open_entry(backing.pages(), |cache| {
-            cache.open_system_file(backing, access)
-        })
+    /// Opens a system file, unless it is open.
+    fn open_system_file(
+        &self,
+        path: &Path,
+        backing: FileBacking,
+        access: Access,
+    ) -> Result<File, OpenError> {
+        let (core, identity) = (self.core(), backing.identity());
+        let stuck = || OpenError::StillClosing {
+            path: path.display().to_string(),
+        };
+        let found = match core.paths.find(identity) {
+            OpenPath::Stuck if core.reap_closing() => core.paths.find(identity),
+            found => found,
+        };
+        match found {
+            OpenPath::Stuck => Err(stuck()),
+            OpenPath::Open(open) => open.again(path, access, backing.is_direct()),
+            OpenPath::Claimed(claim) => {
+                let file = self.open_entry(backing.pages(), |cache| {
+                    cache.open_system_file(backing, access)
+                })?;
+                claim.settle(&file.open);
+                Ok(file)
+            }
+        }
     }
 
     /// Opens storage that the program provides. A page is zeroed before it is read into, so that
@@ -343,11 +403,7 @@ impl File {
 
     #[inline]
     pub(super) fn access(&self) -> Access {
-        if self.open.entry.id().is_writable() {
-            Access::ReadWrite
-        } else {
-            Access::ReadOnly
-        }
+        self.open.entry.id().access()
     }
 }
 
@@ -373,6 +429,9 @@ impl Core {
         if !self.try_close(entry) {
             tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
             self.closing.lock().push(Arc::clone(entry));
+            if let Some(system) = entry.system_file() {
+                self.paths.note_closed(system.identity(), false);
+            }
         }
     }
 
@@ -387,6 +446,9 @@ impl Core {
         let is_empty = self.reclaim.evict_file(entry.id());
         if is_empty {
             self.cache.close(entry.id());
+            if let Some(system) = entry.system_file() {
+                self.paths.note_closed(system.identity(), true);
+            }
         }
         is_empty
     }

@@ -242,6 +242,11 @@ impl Core {
         }
         fills.uncharge(unused.len());
         self.pool.free_bulk(&mut unused);
+        let pages = source.file.pages_for_fill();
+        let is_behind = |filling: &Filling| filling.page().0 >= pages;
+        if let Some(behind) = fills.filling.iter().position(is_behind) {
+            fills.give_up(behind);
+        }
         let is_marked = |filling: &&Filling| {
             let page = filling.page();
             mark.is_some_and(|mark| self.readahead.marks(page, mark))

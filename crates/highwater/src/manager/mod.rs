@@ -21,6 +21,8 @@
 //! | `spill`, `victims` | reclaim callbacks of groups that can spill, and groups selected as victims |
 //! | `pressure`, `task` | stall accounting (PSI) for threads and tasks |
 //! | `background`, `writeback` | the background reclaim thread and the write-back thread |
+//! | `paths` | system files that are open: each once |
+//! | `resize` | growing and shrinking a file |
 //! | `sync` | writing a file's dirty pages back and making it durable |
 //! | `anon` | anonymous and shared memory |
 //! | `capacity` | resizing, ballooning, following the cgroup limit |
@@ -61,9 +63,11 @@ mod late_cpus;
 mod latched;
 mod limits;
 mod mapping;
+mod paths;
 mod pressure;
 mod read;
 mod read_async;
+mod resize;
 mod slow;
 mod snapshot;
 mod space;
@@ -128,6 +132,8 @@ use background::{Polled, Reclaimer, Wakeup};
 use capacity::CapacityRange;
 use exhausted::Handlers;
 use io::{Io, IoEngine, IoThreads};
+use file::OpenFile;
+use paths::OpenPaths;
 use read::ReadaheadMax;
 use spill::Spillers;
 use victims::Victims;
@@ -201,6 +207,7 @@ pub(crate) struct Core {
     /// Files closed while some of their pages could not be evicted.
     closing: Mutex<Vec<Arc<FileEntry>>>,
     io: Io,
+    paths: OpenPaths<OpenFile>,
 }
 
 /// The layers a manager is built from, except the topology.
@@ -339,6 +346,7 @@ impl Core {
             grace,
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
             io: Io::new(engine),
+            paths: OpenPaths::new(),
         })
     }
 

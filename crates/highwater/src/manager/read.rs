@@ -78,8 +78,8 @@ impl File {
     /// the file, or where a page after the first could not be read: a read that starts there
     /// returns the error.
     ///
-    /// Sequential reads trigger readahead ([`Builder::readahead`](super::Builder::readahead)),
-    /// separately for each handle that was opened by itself.
+    /// Sequential reads trigger readahead ([`Builder::readahead`](super::Builder::readahead)), of
+    /// one stream for each file: use mappings for several.
     ///
     /// # Cost
     ///
@@ -122,6 +122,7 @@ impl File {
             let asked = (begin + len - done).div_ceil(PAGE_SIZE) as u64;
             match self.core().copy_page(source, page, asked, begin, piece) {
                 Ok(()) => done += count,
+                Err(ReadError::BehindEnd { .. }) => break,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
@@ -129,7 +130,7 @@ impl File {
         Ok(done)
     }
 
-    /// Sets the order in which this handle, and mappings made from it afterwards, will be read.
+    /// Sets the order in which this file, and mappings made of it afterwards, will be read.
     ///
     /// # Examples
     ///

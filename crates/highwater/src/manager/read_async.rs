@@ -264,6 +264,7 @@ impl Core {
     ) -> Result<PolledFault, ReadError> {
         let source = FillSource::of(area);
         let key = area.key(page);
+        source.file.check_end(key.page())?;
         match self.cache.poll_lookup(key, context) {
             Poll::Pending => return Ok(PolledFault::Waits),
             Poll::Ready(Presence::Absent) => {}

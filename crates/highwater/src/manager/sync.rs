@@ -230,6 +230,8 @@ impl Core {
 
     /// As [`write_back_file`](Self::write_back_file), for pages of the file, in order.
     fn write_back_now(&self, entry: &FileEntry, pages: &[(PageKey, Pfn)]) -> Result<(), SyncError> {
+        // A resize would have pages left out.
+        let _turn = entry.begin_sync();
         let mut whole = WriteBackOutcome::default();
         let chunk = usize::try_from(CHUNK.0).expect("a small number");
         for pages in pages.chunks(chunk) {

@@ -64,7 +64,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
         &[
             // `zeros` is for tests.
             &[
-                "cgroup", "error", "group", "guard", "handler", "vmstat", "zeros",
+                "cgroup", "error", "group", "guard", "handler", "paths", "vmstat", "zeros",
             ],
             &[
                 "file", "flight", "limits", "pressure", "snapshot", "space", "spill",
@@ -78,7 +78,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             ],
             &["background", "fault", "io", "latched", "mapping"],
             &["access", "alarm", "anon", "read", "writeback"],
-            &["builder", "read_async", "sync", "wait"],
+            &["builder", "read_async", "resize", "sync", "wait"],
             &["build", "grow", "handle"],
             &["late_cpus"],
         ],

@@ -1,0 +1,257 @@
+//! Growing and shrinking a file while its pages are in use.
+//!
+//! A shrink takes these steps:
+//!
+//! 1. The file's number of pages is lowered: from now on no access behind the new end succeeds, and
+//!    no page there becomes dirty. An access looks at the number after it has latched its page; a
+//!    fill looks at it after it has inserted its pages.
+//! 2. Write-back leaves out the pages from the new end on, a partial last one included.
+//! 3. The latch of each of these pages is taken and released: writers and write-back that began
+//!    before have ended.
+//! 4. The storage is shortened. If it refuses, the steps are undone, and nothing is lost.
+//! 5. The pages behind the end are zeroed and clean, and so is the rest of a partial last page. The
+//!    caller evicts them; one that resists reads as storage does when the file grows again.
+//!
+//! Invariant: storage is never given a byte behind its end, so write-back cannot make a file
+//! longer.
+//!
+//! **Fills beside a shrink.** A fill inserts its pages and then reads the number of pages; a shrink
+//! lowers the number and then looks for pages, with a sequentially consistent fence in between on
+//! both sides. So either the fill sees the lower number, and gives the pages up, or the shrink sees
+//! the page, and waits for the fill. Checked by a model.
+//!
+//! A sync must not miss pages that write-back leaves out, so syncs and resizes of a file take
+//! turns.
+
+use std::io;
+
+use super::backing::{Backing, guarded};
+use super::{FileEntry, PageCache, PageKey, Presence};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::{Condvar, LockClass, Mutex, Rank};
+use crate::units::{FilePage, PAGE_BYTES, Pfn};
+
+static TURNS_LOCK: LockClass = LockClass::new("file turns", Rank::Leaf);
+
+/// The size of a file, and the turns of syncs and resizes.
+#[derive(Debug)]
+pub(super) struct FileSize {
+    /// Written by: a resize. Read by: accesses and fills. Publishes: nothing; see the module.
+    pages: AtomicU64,
+    /// The first page that write-back leaves out; `u64::MAX` but for a shrink in progress.
+    /// Written by: a shrink. Read by: latch holders that are about to write a page back. Publishes:
+    /// nothing; ordered by the latches.
+    left_out_from: AtomicU64,
+    /// Resizes that have begun or ended: odd while one is in progress. Written by: these. Read by:
+    /// fills. Publishes: nothing.
+    version: AtomicU64,
+    turns: Mutex<Turns>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    syncs: u64,
+    is_resizing: bool,
+}
+
+/// A sync's turn: no resize is in progress while it lives.
+#[derive(Debug)]
+pub struct SyncTurn<'f>(&'f FileSize);
+
+/// A resize's turn: no sync and no other resize is in progress while it lives.
+#[derive(Debug)]
+struct ResizeTurn<'f>(&'f FileSize);
+
+impl Drop for SyncTurn<'_> {
+    fn drop(&mut self) {
+        self.0.turns.lock().syncs -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Drop for ResizeTurn<'_> {
+    fn drop(&mut self) {
+        // Relaxed, both: see the fields.
+        self.0.left_out_from.store(u64::MAX, Ordering::Relaxed);
+        self.0.version.fetch_add(1, Ordering::Relaxed);
+        self.0.turns.lock().is_resizing = false;
+        self.0.ended.notify_all();
+    }
+}
+
+impl FileSize {
+    pub(super) fn new(pages: u64) -> Self {
+        Self {
+            pages: AtomicU64::new(pages),
+            left_out_from: AtomicU64::new(u64::MAX),
+            version: AtomicU64::new(0),
+            turns: Mutex::new(&TURNS_LOCK, Turns::default()),
+            ended: Condvar::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn pages(&self) -> u64 {
+        // Relaxed: accesses and fills look again, as the module says.
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    fn begin_resize(&self) -> ResizeTurn<'_> {
+        let mut turns = self.turns.lock();
+        // Terminates: every turn ends.
+        while turns.is_resizing {
+            self.ended.wait(&mut turns);
+        }
+        // Syncs that come now wait.
+        turns.is_resizing = true;
+        while turns.syncs > 0 {
+            self.ended.wait(&mut turns);
+        }
+        // Relaxed: see the field.
+        self.version.fetch_add(1, Ordering::Relaxed);
+        ResizeTurn(self)
+    }
+}
+
+impl FileEntry {
+    /// Waits for a resize in progress, and keeps others out while the result lives.
+    pub fn begin_sync(&self) -> SyncTurn<'_> {
+        let mut turns = self.size.turns.lock();
+        // Terminates: every turn ends.
+        while turns.is_resizing {
+            self.size.ended.wait(&mut turns);
+        }
+        turns.syncs += 1;
+        SyncTurn(&self.size)
+    }
+
+    /// Returns a number that stays the same until the next resize; `None` during a resize.
+    #[must_use]
+    pub fn size_version(&self) -> Option<u64> {
+        // Relaxed: a fill that failed before its thread could see the change reports the failure.
+        let version = self.size.version.load(Ordering::Relaxed);
+        version.is_multiple_of(2).then_some(version)
+    }
+
+    /// Returns the number of pages to a thread that has inserted pages as filling: the pages behind
+    /// it must be given up.
+    #[must_use]
+    pub fn pages_for_fill(&self) -> u64 {
+        // SeqCst. Pairs with: the fence of `shrink`; with Acquire and Release each could miss the
+        // other's store.
+        fence(Ordering::SeqCst);
+        self.size.pages()
+    }
+
+    /// Returns whether write-back leaves a page out for now. The page's exclusive latch is held.
+    pub(super) fn is_left_out(&self, page: FilePage) -> bool {
+        // Relaxed: see the field.
+        page.0 >= self.size.left_out_from.load(Ordering::Relaxed)
+    }
+}
+
+/// Returns the page that holds the end of `len` bytes, and its bytes before that.
+fn end_of(len: u64) -> (FilePage, usize) {
+    let within = usize::try_from(len % PAGE_BYTES).expect("less than a page");
+    (FilePage(len / PAGE_BYTES), within)
+}
+
+impl PageCache {
+    /// Changes the length of a file; returns pages behind its end, to be evicted.
+    ///
+    /// # Errors
+    ///
+    /// Any error of the storage; nothing has changed then.
+    pub fn resize(&self, file: &FileEntry, len: u64) -> io::Result<Vec<(Pfn, PageKey)>> {
+        let _turn = file.size.begin_resize();
+        let backing = file.backing();
+        let old = backing.len();
+        if len < old {
+            return self.shrink(file, len);
+        }
+        let (last, within) = end_of(old);
+        if within > 0 {
+            // What writers have left behind the end was never part of the file.
+            self.cut(file, last, within);
+        }
+        set_len(backing, len)?;
+        // Relaxed: see the field.
+        file.size.pages.store(backing.pages(), Ordering::Relaxed);
+        Ok(Vec::new())
+    }
+
+    fn shrink(&self, file: &FileEntry, len: u64) -> io::Result<Vec<(Pfn, PageKey)>> {
+        let size = &file.size;
+        let (last, within) = end_of(len);
+        let (before, after) = (size.pages(), len.div_ceil(PAGE_BYTES));
+        // Relaxed, both: see the fields.
+        size.pages.store(after, Ordering::Relaxed);
+        size.left_out_from.store(last.0, Ordering::Relaxed);
+        // SeqCst. Pairs with: the fence of `pages_for_fill`.
+        fence(Ordering::SeqCst);
+        let pages = self.cached_in(file.id(), last.0..before);
+        for &(_, key) in &pages {
+            self.settle(key);
+        }
+        if within > 0 {
+            // Also if it is absent: a fill from now on sees what write-back leaves out.
+            self.settle(PageKey::new(file.id(), last));
+        }
+        if let Err(error) = set_len(file.backing(), len) {
+            // Relaxed: see the field. Write-back goes on with the end of the turn.
+            size.pages.store(before, Ordering::Relaxed);
+            return Err(error);
+        }
+        if within > 0 {
+            // It may have been read in meanwhile.
+            self.cut(file, last, within);
+        }
+        let behind = |(_, key): &(Pfn, PageKey)| key.page().0 >= after;
+        let pages: Vec<_> = pages.into_iter().filter(behind).collect();
+        for &(_, key) in &pages {
+            self.cut(file, key.page(), 0);
+        }
+        Ok(pages)
+    }
+
+    /// Waits for threads that are filling a page or have latched it.
+    fn settle(&self, key: PageKey) {
+        // Terminates: each further round means that another thread has evicted the page meanwhile
+        // and read it in again, which happens at most once to a page behind the end.
+        while let Presence::Resident(pfn) = self.lookup(key) {
+            if self.latch_exclusively(key, pfn).is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Zeroes the end of a page that is in the cache, from byte `from` on, after waiting for a fill
+    /// of it. A page of which nothing is left is clean.
+    fn cut(&self, file: &FileEntry, page: FilePage, from: usize) {
+        let key = PageKey::new(file.id(), page);
+        // Terminates: as in `settle`.
+        while let Presence::Resident(pfn) = self.lookup(key) {
+            let Some(mut latch) = self.latch_exclusively(key, pfn) else {
+                continue;
+            };
+            let frame = latch.as_mut().expect("seen when the latch was taken");
+            self.memory.bytes_mut(frame)[from..].fill(0);
+            if from == 0 && self.is_dirty(pfn) {
+                self.clear_dirty(pfn, key);
+            }
+            return;
+        }
+    }
+}
+
+/// Changes the length of storage, and checks that it has.
+fn set_len(backing: &dyn Backing, len: u64) -> io::Result<()> {
+    guarded(|| backing.set_len(len))?;
+    match backing.len() {
+        now if now == len => Ok(()),
+        now => Err(io::Error::other(format!(
+            "the storage was given a length of {len} bytes and has {now}"
+        ))),
+    }
+}
