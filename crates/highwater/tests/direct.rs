@@ -248,6 +248,7 @@ fn the_kernel_caches_nothing_of_a_direct_file() {
     assert_eq!(read_all(&hw, &file), 1001);
     assert_eq!(cached(&direct), Bytes::ZERO);
 
+    drop(file);
     let file = hw.open_direct_writable(direct.path()).unwrap();
     let map = mapped(&hw, &file);
     for page in 0..map.pages() {

@@ -1,14 +1,17 @@
 //! Promise: the metadata of a frame, in memory and pool, takes at most 64 bytes; of that, at most
-//! two bits in the trees of free frames.
+//! two bits in the trees of free frames. A file costs no memory for its length, and the LSNs of
+//! pages 16 bytes a frame, once there is one.
 #![expect(unsafe_code, reason = "counts the allocator's calls")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use highwater::frame::{FramePool, MakeBackend};
 use highwater::lab::memmap::FrameMemory;
-use highwater::units::Pages;
+use highwater::units::{FilePage, Pages};
+use highwater::{Access, Background, Backing, Bytes, Manager};
 
 /// Counts the calls to the system's allocator.
 struct Counting;
@@ -70,11 +73,83 @@ fn memory(pages: Pages) -> Arc<FrameMemory> {
     Arc::new(FrameMemory::new(pages).expect("there is address space"))
 }
 
+/// Storage of any length, all zeros.
+#[derive(Debug)]
+struct Zeros(u64);
+
+impl Backing for Zeros {
+    fn len(&self) -> u64 {
+        self.0
+    }
+    fn read_page(&self, _page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+// Goal: a file of 2^44 pages, 64 PiB, costs as much as one of a page until it is mapped, a mapping
+// of it 2 MiB and as much for each part in use, and all of that is given back; LSNs cost nothing
+// before the first, and then 16 bytes a frame. Method: the allocator's bytes, in a manager without
+// threads.
+#[expect(clippy::print_stdout, reason = "shown with the test's output")]
+fn what_files_and_lsns_take() {
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(16))
+        .background(Background::Off);
+    let hw = hw.build().expect("a small manager");
+    let open = |pages: u64| {
+        let storage = Arc::new(Zeros(pages * 4096));
+        hw.open_backing(storage, Access::ReadWrite)
+            .expect("one file more")
+    };
+    // The latches of all frames come with the first of these, and stay.
+    let first = open(1);
+    let one = hw
+        .space(&hw.root())
+        .map_file(&first, 0..1)
+        .expect("the whole file");
+    one.write(0).expect("there is memory")[0] = 1;
+    drop((one, first));
+    let (short, long) = (allocated(|| open(1)), allocated(|| open(1 << 44)));
+    println!("a file takes {long} bytes, however long");
+    assert_eq!(short, long, "bytes for files of one page and of 2^44");
+    let file = open(1 << 44);
+    let before = IN_USE.load(Ordering::Relaxed);
+    let map = hw.space(&hw.root()).map_file(&file, 0..1 << 44);
+    let map = map.expect("the whole file");
+    map.write((1 << 44) - 1).expect("there is memory")[0] = 1;
+    map.write(1 << 40).expect("there is memory")[0] = 1;
+    let mapped = IN_USE.load(Ordering::Relaxed) - before;
+    println!("a mapping of it takes {mapped} bytes, two pages in use");
+    assert!(
+        mapped < 6 << 20,
+        "{mapped} bytes for a mapping of which two pages are in use"
+    );
+    let before_lsns = IN_USE.load(Ordering::Relaxed);
+    map.write(1 << 40).expect("it is there").set_lsn(7);
+    let lsns = IN_USE.load(Ordering::Relaxed) - before_lsns;
+    assert!(
+        lsns <= 16 * 4096 + 64,
+        "{lsns} bytes for the LSNs of 4,096 frames"
+    );
+    drop(map);
+    let left = IN_USE.load(Ordering::Relaxed).saturating_sub(before + lsns);
+    assert!(left < 64 << 10, "{left} bytes stay behind a mapping");
+    drop(file);
+    hw.drop_caches();
+}
+
 // Goal: the metadata of a frame is small, also with more CPUs than trees. Method: an allocator that
 // counts, and memories and pools of two sizes, between which only per-frame metadata grows; then
 // all of one pool, rings of its lists included. One test, so that nothing else is counted.
 #[test]
 fn what_is_kept_about_a_frame_takes_few_bytes() {
+    what_files_and_lsns_take();
     drop(FramePool::new(memory(FEW), 1).expect("for allocations that happen once"));
     let words = bits_a_frame(memory);
     let pool = |pages| FramePool::new(memory(pages), 1).expect("a pool");

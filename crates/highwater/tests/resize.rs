@@ -30,6 +30,7 @@ fn map(hw: &Manager, file: &File) -> Mapping {
 }
 
 /// A temporary file of `len` sevens, open to write: buffered, and direct where that is possible.
+#[expect(clippy::print_stdout, reason = "says what is not tested")]
 fn opened(hw: &Manager, len: usize) -> Vec<(tempfile::NamedTempFile, File)> {
     let make = || {
         let source = tempfile::NamedTempFile::new().expect("a temporary file");

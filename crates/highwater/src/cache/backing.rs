@@ -89,6 +89,40 @@ pub trait Backing: Send + Sync + fmt::Debug {
         Ok(done)
     }
 
+    /// Returns whether pages are sealed before they are written: then each write is of a copy,
+    /// which [`seal`](Self::seal) has completed. The result never changes.
+    fn seals(&self) -> bool {
+        false
+    }
+
+    /// Completes the copy of a page that is about to be written, for example by a checksum in bytes
+    /// that the program reserves for it. The cached page does not change. Called with the page's
+    /// latch held, after the log that the page waits for, and only if [`seals`](Self::seals) is
+    /// true; `copy` has the page's length ([`page_len`](Self::page_len)). Not called for swap. A
+    /// panic counts as an error of the write.
+    ///
+    /// # Examples
+    ///
+    /// See [building an engine](crate::docs::engine#checksums).
+    fn seal(&self, page: FilePage, copy: &mut [u8]) {
+        let _ = (page, copy);
+    }
+
+    /// Checks a page that was read whole, before any thread sees it. `bytes` has the page's length.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are not what was sealed: the error is the read's, and the page is not cached.
+    /// A panic propagates to the thread that wanted the page.
+    ///
+    /// # Examples
+    ///
+    /// See [building an engine](crate::docs::engine#checksums).
+    fn verify(&self, page: FilePage, bytes: &[u8]) -> io::Result<()> {
+        let _ = (page, bytes);
+        Ok(())
+    }
+
     /// Makes everything written durable.
     ///
     /// # Errors

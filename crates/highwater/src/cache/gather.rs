@@ -11,7 +11,8 @@
 //! only that shows which pages fail, and why. So an error is reported for exactly the pages that
 //! failed by themselves, and all are tried.
 
-use super::backing::guarded;
+use super::backing::{Backing, guarded};
+use super::seal::Image;
 use super::{FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
 use crate::memmap::Frame;
@@ -130,6 +131,10 @@ impl PageCache {
         }
     }
 
+    fn image_of<'f>(&'f self, page: &'f LatchedPage<'_>, backing: &dyn Backing) -> Image<'f> {
+        self.image(page.key.page(), page.frame(), backing)
+    }
+
     /// Writes a run; returns the number of pages that were completely written, from the first on.
     fn write_together(&self, run: &[LatchedPage<'_>], file: &FileEntry) -> usize {
         let count = |delta| {
@@ -140,11 +145,9 @@ impl PageCache {
         count(1);
         let taken = guarded(|| {
             let backing = file.backing();
-            let bytes = |page: &LatchedPage<'_>| backing.page_len(page.key.page());
-            let bufs: Vec<&[u8]> = run
-                .iter()
-                .map(|page| &self.memory.bytes(page.frame())[..bytes(page)])
-                .collect();
+            let image = |page| self.image_of(page, backing);
+            let images: Vec<Image<'_>> = run.iter().map(image).collect();
+            let bufs: Vec<&[u8]> = images.iter().map(Image::bytes).collect();
             let taken = backing.write_pages(run[0].key.page(), &bufs)?;
             let given: usize = bufs.iter().map(|buf| buf.len()).sum();
             if taken > given {

@@ -42,6 +42,7 @@ mod outcome;
 mod readahead;
 mod resize;
 mod rmap;
+mod seal;
 mod space;
 mod swap;
 mod system_file;

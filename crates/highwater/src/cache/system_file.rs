@@ -84,7 +84,7 @@ impl From<NotDirect> for io::Error {
 
 /// A page of memory aligned like a frame.
 #[repr(C, align(4096))]
-struct AlignedPage([u8; PAGE_SIZE]);
+pub(super) struct AlignedPage(pub(super) [u8; PAGE_SIZE]);
 
 impl FileBacking {
     /// Wraps an open file of the current length; it changes only through the result. Pages go

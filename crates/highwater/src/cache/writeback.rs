@@ -219,9 +219,9 @@ impl PageCache {
     ) -> Result<(), WriteBackError> {
         let page = key.page();
         let write = || {
-            let want = backing.page_len(page);
-            let got = backing.write_page(page, &self.memory.bytes(frame)[..want])?;
-            Ok((got, want))
+            let image = self.image(page, frame, backing);
+            let got = backing.write_page(page, image.bytes())?;
+            Ok((got, image.bytes().len()))
         };
         match guarded(write) {
             Ok((got, want)) if got == want => Ok(()),

@@ -33,11 +33,11 @@ impl OpenFile {
         self: Arc<Self>,
         path: &Path,
         access: Access,
-        is_direct: bool,
+        backing: &FileBacking,
     ) -> Result<File, OpenError> {
-        let open = self.entry.system_file().is_some_and(FileBacking::is_direct);
+        let open = self.entry.system_file().expect("opened by a path");
         let is = how(self.entry.id().access(), open);
-        let wanted = how(access, is_direct);
+        let wanted = how(access, backing);
         if is != wanted {
             let path = path.display().to_string();
             return Err(OpenError::OpenOtherwise { path, is, wanted });
@@ -50,8 +50,8 @@ impl OpenFile {
 }
 
 /// Describes how a system file is open.
-const fn how(access: Access, is_direct: bool) -> &'static str {
-    match (access, is_direct) {
+fn how(access: Access, backing: &FileBacking) -> &'static str {
+    match (access, backing.is_direct()) {
         (Access::ReadOnly, false) => "to read",
         (Access::ReadWrite, false) => "to write",
         (Access::ReadOnly, true) => "to read, directly",
@@ -210,7 +210,7 @@ impl Manager {
         };
         match found {
             OpenPath::Stuck => Err(stuck()),
-            OpenPath::Open(open) => open.again(path, access, backing.is_direct()),
+            OpenPath::Open(open) => open.again(path, access, &backing),
             OpenPath::Claimed(claim) => {
                 let file = self.open_entry(backing.pages(), |cache| {
                     cache.open_system_file(backing, access)
@@ -430,7 +430,7 @@ impl Core {
             tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
             self.closing.lock().push(Arc::clone(entry));
             if let Some(system) = entry.system_file() {
-                self.paths.note_closed(system.identity(), false);
+                self.paths.note_stuck(system.identity());
             }
         }
     }
@@ -447,7 +447,7 @@ impl Core {
         if is_empty {
             self.cache.close(entry.id());
             if let Some(system) = entry.system_file() {
-                self.paths.note_closed(system.identity(), true);
+                self.paths.note_closed(system.identity());
             }
         }
         is_empty

@@ -447,7 +447,8 @@ fn run_len(filling: &[Filling]) -> usize {
     neighbours.count() + 1
 }
 
-/// Reads neighbouring pages; returns how many of them are complete. The last page of a file is zero
+/// Reads neighbouring pages; returns how many of them are complete, and sound as their storage
+/// [verifies](crate::Backing::verify). The last page of a file is zero
 /// beyond the end of the file, and so are the bytes that storage other than the library's own did
 /// not write. An error is about the first page.
 pub(super) fn read_run(
@@ -494,8 +495,15 @@ pub(super) fn read_run(
     };
     let mut whole = 0;
     while whole < lens.len() && got >= lens[whole] {
-        got -= lens[whole];
-        pages[whole][lens[whole]..].fill(0);
+        let (page, len) = (first + whole as u64, lens[whole]);
+        match backing.verify(page, &pages[whole][..len]) {
+            Err(source) if whole == 0 => return Err(ReadError::Io { page, source }),
+            // Told to the thread that needs it, if any ever does.
+            Err(_) => break,
+            Ok(()) => {}
+        }
+        got -= len;
+        pages[whole][len..].fill(0);
         whole += 1;
     }
     if whole == 0 { Err(short) } else { Ok(whole) }

@@ -79,14 +79,15 @@ impl<F> OpenPaths<F> {
         })
     }
 
-    /// Records that a file was closed, with or without pages that stay.
-    pub(super) fn note_closed(&self, file: FileIdentity, is_empty: bool) {
-        let mut slots = self.slots.lock();
-        match is_empty {
-            true => _ = slots.remove(&file),
-            false => _ = slots.insert(file, PathSlot::Stuck),
-        }
-        drop(slots);
+    /// Records that a file was closed.
+    pub(super) fn note_closed(&self, file: FileIdentity) {
+        self.slots.lock().remove(&file);
+        self.changed.notify_all();
+    }
+
+    /// Records that a file was closed, and has pages that stay.
+    pub(super) fn note_stuck(&self, file: FileIdentity) {
+        self.slots.lock().insert(file, PathSlot::Stuck);
         self.changed.notify_all();
     }
 }
@@ -104,7 +105,7 @@ impl<F> PathClaim<'_, F> {
 impl<F> Drop for PathClaim<'_, F> {
     fn drop(&mut self) {
         if !self.is_settled {
-            self.paths.note_closed(self.file, true);
+            self.paths.note_closed(self.file);
         }
     }
 }

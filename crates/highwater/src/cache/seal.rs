@@ -1,0 +1,50 @@
+//! Sealing: copies of pages that storage completes before they are written.
+//!
+//! The copy is made and written under the page's exclusive latch, as a page without a seal is
+//! written: so the image is that of one moment, whose LSN was checked, and two write-backs of a
+//! page do not overtake each other. Copies are aligned like frames, for storage that wraps direct
+//! I/O.
+
+use super::PageCache;
+use super::backing::Backing;
+use super::system_file::AlignedPage;
+use crate::memmap::Frame;
+use crate::units::{FilePage, PAGE_SIZE};
+
+/// A page as it is written.
+pub(super) enum Image<'f> {
+    /// The cached one.
+    Own(&'f [u8]),
+    /// A copy that was sealed, and its length.
+    Sealed(Box<AlignedPage>, usize),
+}
+
+impl Image<'_> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Sealed(copy, len) => &copy.0[..*len],
+        }
+    }
+}
+
+impl PageCache {
+    /// Returns a page as it is to be written: sealed, if its storage asks for that. The exclusive
+    /// latch is held. Panics if the storage does.
+    pub(super) fn image<'f>(
+        &'f self,
+        page: FilePage,
+        frame: &'f Frame,
+        backing: &dyn Backing,
+    ) -> Image<'f> {
+        let bytes = &self.memory.bytes(frame)[..backing.page_len(page)];
+        if !backing.seals() {
+            return Image::Own(bytes);
+        }
+        let mut copy = Box::new(AlignedPage([0; PAGE_SIZE]));
+        let sealed = &mut copy.0[..bytes.len()];
+        sealed.copy_from_slice(bytes);
+        backing.seal(page, sealed);
+        Image::Sealed(copy, bytes.len())
+    }
+}
