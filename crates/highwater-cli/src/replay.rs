@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use highwater::frame::Tunables;
+use highwater::lab::cache::READAHEAD_DEFAULT;
 use highwater::lab::reclaim::policy::PolicyKind;
-use highwater::units::Bytes;
+use highwater::units::{Bytes, Pages};
 use highwater_lab::baselines::BackendKind;
 use highwater_lab::control::{Control, Progress};
 use highwater_lab::replay::{
@@ -102,6 +103,11 @@ pub(crate) struct ReplayArguments {
     /// [default: the system's directory for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
+
+    /// Longest readahead window in pages; 0 reads the pages that the trace names, and no others
+    /// [default: the library's, 32]
+    #[arg(long, value_name = "PAGES")]
+    readahead: Option<u64>,
 
     /// Read and write the data files through the kernel's page cache [default: past it, where the
     /// file system has direct I/O]
@@ -215,6 +221,7 @@ impl ReplayArguments {
                 .knobs
                 .iter()
                 .fold(Tunables::default(), |tunables, knob| knob.turn(tunables)),
+            readahead: self.readahead.map_or(READAHEAD_DEFAULT, Pages),
             io: if self.buffered {
                 DataIo::Buffered
             } else {

@@ -122,7 +122,7 @@ fn mistakes_are_named() {
 /// of known figures. Method: 3 requests for 1, 2 and 2 pages, the last resident.
 #[test]
 fn json_has_exactly_the_documented_fields() {
-    const FIELDS: &str = "version policy backend knobs seed threads machine requests page_accesses hits misses hit_ratio pages_read refaults pgscan pgsteal \
+    const FIELDS: &str = "version policy backend knobs readahead_pages seed threads machine requests page_accesses hits misses hit_ratio pages_read refaults pgscan pgsteal \
         elapsed_s accesses_per_s hit_latency_us miss_latency_us regime regime_reason \
         io io_reason kernel_cached_bytes capacity_bytes frames_peak_bytes rss_peak_bytes verify_failures leaked_frames \
         leaked_bytes tenants";

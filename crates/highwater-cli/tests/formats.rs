@@ -71,7 +71,14 @@ fn standard_input_is_replayed_as_the_file_is() {
     let bench = Bench::new();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/pgbench.hwt.zst");
     let replay = |trace: &str| {
-        let mut command = highwater(&["replay", trace, "--json", "--dir", &bench.dir()]);
+        let mut command = highwater(&[
+            "replay",
+            "--buffered",
+            trace,
+            "--json",
+            "--dir",
+            &bench.dir(),
+        ]);
         let output = command
             .stdin(File::open(shipped).unwrap())
             .output()
@@ -102,7 +109,14 @@ fn columns_without_a_header_are_named_on_the_command_line() {
         "0,user:1,4096,get\n1,user:2,4097,put\n2,user:1,1,get\n",
     );
     let replay = |options: &[&str]| {
-        let mut command = highwater(&["replay", &trace, "--json", "--dir", &bench.dir()]);
+        let mut command = highwater(&[
+            "replay",
+            "--buffered",
+            &trace,
+            "--json",
+            "--dir",
+            &bench.dir(),
+        ]);
         command.args(options).stdin(Stdio::null()).output().unwrap()
     };
     let output = replay(&["--columns", "time=1,key=2,size=3,op=4"]);

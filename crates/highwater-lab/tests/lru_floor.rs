@@ -116,6 +116,7 @@ impl Recorded {
             policy: PolicyKind::default(),
             tunables: Tunables::default(),
             seed: 1,
+            readahead: Pages(0),
             io: DataIo::Buffered,
             dir: std::env::temp_dir(),
         };

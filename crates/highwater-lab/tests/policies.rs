@@ -186,6 +186,7 @@ fn the_library_misses_as_its_decisions_do() {
             policy: kind,
             tunables: Tunables::default(),
             seed: 1,
+            readahead: Pages(0),
             io: DataIo::Buffered,
             dir: std::env::temp_dir(),
         };

@@ -17,7 +17,7 @@ use fastrand::Rng;
 use highwater::Backing;
 use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
-use highwater::units::{Bytes, FilePage, PAGE_SIZE};
+use highwater::units::{Bytes, FilePage, PAGE_SIZE, Pages};
 use highwater_lab::control::Control;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{
@@ -42,6 +42,7 @@ fn config(dir: &Path) -> ReplayConfig {
         backend: None,
         policy: PolicyKind::default(),
         tunables: Tunables::default(),
+        readahead: Pages(0),
         io: DataIo::Buffered,
         seed: seed(),
         dir: dir.to_path_buf(),
@@ -238,7 +239,7 @@ fn counts_do_not_depend_on_the_way_of_the_pages() {
     let outcomes = [DataIo::Direct, DataIo::Buffered].map(|io| {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let mut config = config(dir.path());
-        config.io = io;
+        (config.io, config.readahead) = (io, Pages(32));
         let text = mixed(seed(), 4_000, 10_000);
         let tenant = tenant(dir.path(), "mixed", Format::Csv, &text);
         config.tenants.push(tenant);

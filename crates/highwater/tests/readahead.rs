@@ -3,6 +3,8 @@
 //! activity.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+#[path = "../src/seed.rs"]
+mod seed;
 mod support;
 
 use std::io;
@@ -360,4 +362,93 @@ fn a_file_cut_short_is_an_error_where_it_was_cut() {
     assert!(is_short, "{short:?}");
     drop(file);
     assert_empty(&hw);
+}
+
+/// Reads one word of a page.
+fn look(hw: &Manager, file: &File, page: u64) {
+    let mut word = [0; 8];
+    file.read_at(&hw.root(), page * PAGE_BYTES, &mut word)
+        .unwrap();
+    assert_eq!(u64::from_le_bytes(word), page);
+}
+
+// Goal: whatever the order of reads, pages that were read ahead and evicted unread are at most 256,
+// and one for 32 of the others. Method: adversaries that look sequential, and leave each window
+// as soon as it was read: pairs of pages, short runs, only the marked pages of windows, and random
+// ones of these, in a pool much smaller than the file.
+#[test]
+fn no_order_of_reads_makes_more_useless_than_stated() {
+    const PAGES: u64 = 200_000;
+    let mut rng = seed::rng(0xad);
+    for adversary in 0..4 {
+        let hw = manager(2_048);
+        let storage = Recorder::new(PAGES);
+        let file = open(&hw, &storage);
+        for _ in 0..6_000 {
+            let start = rng.u64(..PAGES - 100);
+            let kind = if adversary == 3 {
+                rng.u64(..3)
+            } else {
+                adversary
+            };
+            match kind {
+                0 => (start..start + 2).for_each(|page| look(&hw, &file, page)),
+                1 => (start..start + rng.u64(2..7)).for_each(|page| look(&hw, &file, page)),
+                _ => {
+                    let marked = [0, 1, 2, 5, 13, 29, 61];
+                    marked.iter().for_each(|at| look(&hw, &file, start + at));
+                }
+            }
+        }
+        hw.drop_caches();
+        let read: u64 = storage.calls().iter().map(|(_, pages)| pages).sum();
+        let unread = counter(&hw, "pgreadahead_unread");
+        assert_eq!(unread, file.readahead_unread());
+        let of_use = read - unread;
+        assert!(
+            unread <= 256 + of_use / 32 + 32,
+            "{unread} of {read}, adversary {adversary}"
+        );
+        // The credit was spent: what bounds it is the bound.
+        assert!(unread >= 256, "{unread} of {read}, adversary {adversary}");
+        drop(file);
+        assert_empty(&hw);
+    }
+}
+
+// Goal: windows shrink to nothing where they do not pay, and come back where they do. Method: pairs
+// of pages until nothing is read ahead any more, and then a scan: its last part is read as that of
+// a new file.
+#[test]
+fn windows_that_do_not_pay_shrink_and_come_back() {
+    const PAGES: u64 = 100_000;
+    let hw = manager(2_048);
+    let storage = Recorder::new(PAGES);
+    let file = open(&hw, &storage);
+    let mut rng = seed::rng(0xba);
+    for _ in 0..8_000 {
+        let start = rng.u64(..PAGES / 2);
+        (start..start + 2).for_each(|page| look(&hw, &file, page));
+    }
+    let calls = storage.calls();
+    let pages = |calls: &[(u64, u64)]| calls.iter().map(|(_, pages)| pages).sum::<u64>();
+    let tail = &calls[calls.len() - 4_000..];
+    assert!(
+        pages(tail) <= tail.len() as u64 * 33 / 32 + 32,
+        "{}",
+        pages(tail)
+    );
+    assert!(pages(&calls[..400]) > 600, "it began with windows");
+
+    (PAGES / 2..PAGES).for_each(|page| look(&hw, &file, page));
+    let calls = storage.calls();
+    let back = calls.iter().position(|(_, pages)| *pages == 32).unwrap();
+    let scanned = calls[back].0 - PAGES / 2;
+    assert!(
+        scanned < 4_096,
+        "the first whole window after {scanned} pages"
+    );
+    let tail = &calls[calls.len() - 1_000..];
+    let whole = tail.iter().filter(|(_, pages)| *pages == 32).count();
+    assert!(whole >= 990, "{whole} of 1,000 windows are whole");
 }

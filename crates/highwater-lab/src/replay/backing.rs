@@ -227,6 +227,24 @@ impl Backing for TenantFile {
         self.read_raw(page, buf).inspect_err(fault(Doing::Read))
     }
 
+    /// Lays out holes among them too: pages that are read ahead are pages of the file, although no
+    /// request may ever touch them.
+    fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        let fault = |e: &io::Error| self.keep_fault(Doing::Read, first.0, e);
+        let read = self.file.read_pages(first, bufs).inspect_err(fault)?;
+        let mut done = 0;
+        for (page, buf) in (first.0..).map(FilePage).zip(bufs) {
+            if read < done + buf.len() {
+                return Ok(read);
+            }
+            if is_hole(buf) && self.read_page(page, buf)? < buf.len() {
+                return Ok(done);
+            }
+            done += buf.len();
+        }
+        Ok(done)
+    }
+
     fn write_page(&self, FilePage(page): FilePage, buf: &[u8]) -> io::Result<usize> {
         self.write_raw(page, buf)
             .inspect_err(|e| self.keep_fault(Doing::WriteBack, page, e))

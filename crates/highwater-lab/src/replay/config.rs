@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
-use highwater::units::Bytes;
+use highwater::units::{Bytes, Pages};
 use serde::Serialize;
 
 use crate::baselines::BackendKind;
@@ -33,6 +33,8 @@ pub struct ReplayConfig {
     pub policy: PolicyKind,
     /// Knobs of the pool of frames.
     pub tunables: Tunables,
+    /// Longest readahead window; 0 reads the pages that the traces name, and no others.
+    pub readahead: Pages,
     /// The way of the data files' pages.
     pub io: DataIo,
     /// Random seed of page contents and of the order of tenants.

@@ -22,6 +22,8 @@ pub struct Manifest {
     pub backend: String,
     /// The knobs of the per-CPU lists of frames, by name.
     pub knobs: BTreeMap<&'static str, i64>,
+    /// The longest readahead window, in pages.
+    pub readahead_pages: u64,
     /// The random seed.
     pub seed: u64,
     /// Threads that accessed pages.
@@ -69,6 +71,7 @@ impl Manifest {
             policy: config.policy.to_string(),
             backend: config.backend.unwrap_or_default().to_string(),
             knobs: Tunables::NAMES.into_iter().filter_map(knob).collect(),
+            readahead_pages: config.readahead.0,
             seed: config.seed,
             threads: config.threads,
             machine: Machine::detect(),

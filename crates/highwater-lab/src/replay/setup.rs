@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use highwater::group::Limits;
 use highwater::lab::sync::StatCell;
 use highwater::topology::Topology;
-use highwater::units::{Bytes, GroupId, PAGE_BYTES, Pages};
+use highwater::units::{Bytes, GroupId, PAGE_BYTES};
 use highwater::{Access, Background, Backing, File, Group, Manager, Mapping};
 
 use super::backing::TenantFile;
@@ -231,8 +231,7 @@ fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
     let builder = Manager::builder()
         .capacity(config.capacity)
         .eviction_policy(config.policy)
-        // A trace names the requested pages only; pages read ahead would not be in it.
-        .readahead(Pages(0))
+        .readahead(config.readahead)
         .tunables(config.tunables);
     let builder = match config.backend {
         Some(backend) => builder.backend(backend.make()),

@@ -89,7 +89,7 @@ impl<'a> Table<'a> {
             row(
                 "misses",
                 grouped(report.misses),
-                "read page by page".to_owned(),
+                format!("{} pages read", grouped(report.pages_read)),
             ),
             row("data files", io.to_owned(), cached),
             row("refaults", grouped(report.refaults), none()),

@@ -28,7 +28,6 @@ use std::ops::Range;
 
 use super::PageCache;
 use super::file::FileEntry;
-use super::flags::PageFlag;
 use super::key::PageKey;
 use super::readahead::{ReadPattern, Readahead};
 use super::space::{RssMember, SpaceEntry};
@@ -300,7 +299,7 @@ impl PageCache {
             .index
             .find(key, |pfn| hold(key, pfn).map(|held| (held, pfn)))?;
         self.install(area, page, pfn);
-        if self.clear_flag(pfn, PageFlag::Unread) {
+        if self.note_access(area.file(), pfn) {
             // As for a read that brings its page in.
             self.forget_young(pfn);
         }

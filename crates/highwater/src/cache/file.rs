@@ -8,14 +8,17 @@ use super::anon::Anon;
 use super::backing::Backing;
 use super::errseq::{SyncFailures, ToldOf};
 use super::key::{Access, FileId, FileKind, PageKey};
-use super::readahead::Readahead;
+use super::readahead::credit::Credit;
+use super::readahead::{ReadPattern, Readahead};
 use super::resize::FileSize;
 use super::rmap::Rmap;
 use super::system_file::FileBacking;
 use super::wal::LogGate;
 use super::{Evicted, Filling, PageCache};
 use crate::counter::{CounterSet, Layout};
+use crate::memmap::Advice;
 use crate::percpu::Regime;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Estimate, FilePage, Pages};
@@ -41,6 +44,10 @@ pub struct FileEntry {
     /// The memory object behind `backing` if the pages are swap-backed.
     anon: Option<Arc<Anon>>,
     readahead: Readahead,
+    credit: Credit,
+    /// Whether the kernel was told that the file is read at random.
+    /// Written and read by: readers that miss. Publishes: nothing; the advice is a hint.
+    is_random: AtomicBool,
     resident: CounterSet<1>,
     pub(super) sync_failures: SyncFailures,
     /// The areas that map it.
@@ -205,6 +212,40 @@ impl FileEntry {
         &self.readahead
     }
 
+    /// Returns the credit of its readahead.
+    pub(super) fn credit(&self) -> &Credit {
+        &self.credit
+    }
+
+    /// Returns how many pages were read ahead and evicted without an access.
+    pub fn nr_unread(&self) -> u64 {
+        self.credit.unread()
+    }
+
+    /// Counts pages that were brought in: those that a call asked for, and the others.
+    pub fn note_read(&self, requested: u64, ahead: u64) {
+        self.credit.note_requested(requested);
+        self.credit.pay(ahead);
+    }
+
+    /// Tells the kernel how the file is read: at random, it reads nothing ahead by itself. For a
+    /// system file in its page cache only.
+    pub fn note_order(&self, pattern: ReadPattern) {
+        let is_random = pattern == ReadPattern::Random;
+        // Relaxed, both: see the field.
+        if self.is_random.load(Ordering::Relaxed) == is_random {
+            return;
+        }
+        self.is_random.store(is_random, Ordering::Relaxed);
+        if let Some(file) = self.system_file() {
+            file.advise(if is_random {
+                Advice::Random
+            } else {
+                Advice::Normal
+            });
+        }
+    }
+
     /// Counts a page that has become resident.
     pub fn note_filled(&self) {
         self.resident.add(ONLY, 1);
@@ -278,6 +319,8 @@ impl FileTable {
             system,
             anon,
             readahead: Readahead::default(),
+            credit: Credit::default(),
+            is_random: AtomicBool::new(false),
             resident,
             sync_failures: SyncFailures::new(),
             rmap: Rmap::new(),

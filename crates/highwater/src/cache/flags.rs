@@ -54,6 +54,8 @@ pub enum PageFlag {
     Unread = 1 << 7,
     /// Its last write-back failed or was partial.
     Refused = 1 << 8,
+    /// Brought in without a request, and not accessed yet: its first access earns credit.
+    Ahead = 1 << 11,
     /// Under write-back: its storage has been asked to write it, and has not answered yet.
     Writeback = 1 << 10,
 }

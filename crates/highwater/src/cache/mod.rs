@@ -88,7 +88,7 @@ pub use wal::WriteGate;
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted, zeroed};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
-use crate::sync::{Arc, LockClass, LockEvents, Sequence, TimeRecorder};
+use crate::sync::{Arc, LockClass, LockEvents, Sequence, StatCell, TimeRecorder};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use dirty::DirtyPages;
@@ -124,6 +124,8 @@ pub struct PageCache {
     /// By frame: its [`FrameFlags`](flags::FrameFlags).
     flags: Box<[AtomicU16]>,
     files: FileTable,
+    /// Pages that were read ahead and evicted without an access.
+    nr_unread: StatCell,
     spaces: Spaces,
     /// The swap area of swap-backed pages.
     swap: Option<Arc<SwapArea>>,
@@ -192,6 +194,7 @@ impl PageCache {
             rmap_times: TimeRecorder::new(),
             spaces: Spaces::new(topology, regime),
             files: FileTable::new(topology, regime),
+            nr_unread: StatCell::new(),
             swap: None,
             memory,
         }
@@ -383,10 +386,39 @@ impl PageCache {
         // Before the pages leave the index: until then their files cannot be closed, nor their
         // numbers be reused.
         self.files.note_evicted(&batch.evicted);
+        self.note_unread(&batch.evicted);
         leave(&batch.evicted);
         for evicted in &batch.evicted {
             batch.woken.append(self.index.remove(evicted.frame.pfn()));
         }
+    }
+
+    /// Counts the pages among `evicted` that were read ahead and never accessed.
+    fn note_unread(&self, evicted: &[Evicted]) {
+        for run in evicted.chunk_by(|a, b| a.key.file() == b.key.file()) {
+            let is_unread = |page: &&Evicted| self.has_flag(page.frame.pfn(), PageFlag::Ahead);
+            let unread = run.iter().filter(is_unread).count() as u64;
+            if unread > 0 {
+                self.nr_unread.add(unread);
+                if let Some(file) = self.files.get(run[0].key.file()) {
+                    file.credit().note_unread(unread);
+                }
+            }
+        }
+    }
+
+    /// Notes an access of a page; returns whether it is the first of a page that was read ahead
+    /// under a policy that does not count it.
+    pub fn note_access(&self, file: &FileEntry, pfn: Pfn) -> bool {
+        if self.clear_flag(pfn, PageFlag::Ahead) {
+            file.credit().note_accessed();
+        }
+        self.clear_flag(pfn, PageFlag::Unread)
+    }
+
+    /// Returns how many pages were read ahead and evicted without an access.
+    pub fn nr_unread(&self) -> u64 {
+        self.nr_unread.get()
     }
 
     /// Takes the frame of a clean page of a writable file, if its latch is free and no thread waits

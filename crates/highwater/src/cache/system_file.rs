@@ -202,6 +202,13 @@ impl FileBacking {
         self.is_direct() && buf.len() == PAGE_SIZE && !buf.as_ptr().addr().is_multiple_of(PAGE_SIZE)
     }
 
+    /// Advises the kernel about its copy, if pages go through it.
+    pub(super) fn advise(&self, advice: Advice) {
+        if !self.is_direct() {
+            advise(&self.file, 0, 0, advice);
+        }
+    }
+
     /// Has the kernel drop its copy of a partial last page.
     fn drop_tail(&self) {
         let len = self.len();

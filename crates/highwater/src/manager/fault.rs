@@ -158,16 +158,17 @@ impl Core {
         if self.cache.clear_flag(pfn, PageFlag::Readahead) {
             self.read_ahead_from(source, page);
         }
-        self.take_cached(pfn, take)
+        self.take_cached(source.file, pfn, take)
     }
 
     /// As [`take_resident`](Self::take_resident), for a page whose mark was seen to.
     pub(super) fn take_cached<R>(
         &self,
+        file: &FileEntry,
         pfn: Pfn,
         take: impl FnOnce(Pfn) -> Option<R>,
     ) -> Option<(R, Found)> {
-        let is_first = self.cache.clear_flag(pfn, PageFlag::Unread);
+        let is_first = self.cache.note_access(file, pfn);
         let taken = take(pfn)?;
         if !is_first {
             return Some((taken, Found::Cached));

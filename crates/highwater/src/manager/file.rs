@@ -369,6 +369,13 @@ impl File {
         assert!(is_first, "{id:?} has a write gate");
     }
 
+    /// Returns how many pages of the file were read ahead and evicted without an access.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn readahead_unread(&self) -> u64 {
+        self.open.entry.nr_unread()
+    }
+
     /// Runs `within` while this thread holds the file's rmap lock, as a long change of its mappings
     /// would: for measurements and tests of reclaim under a contended lock
     /// ([`RmapPolicy`](crate::reclaim::RmapPolicy)).

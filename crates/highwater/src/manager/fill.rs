@@ -147,6 +147,7 @@ impl Core {
         self.supply_more(source.group, others.len(), &mut supply);
         let pages = std::iter::once(page).chain(others);
         let fills = self.begin_fills(source, window.mark, pages, supply);
+        fills.flag_from(window.ahead);
         let is_first = |filling: &Filling| filling.page() == page;
         fills.filling.first().is_some_and(is_first).then_some(fills)
     }
@@ -159,7 +160,9 @@ impl Core {
         patience: Patience,
     ) -> Fills<'a> {
         let pages = self.missing_of(source.file, window.pages.clone());
-        self.begin_pages(source, pages, window.mark, patience)
+        let fills = self.begin_pages(source, pages, window.mark, patience);
+        fills.flag_from(window.ahead);
+        fills
     }
 
     /// As [`begin_ahead`](Self::begin_ahead), for given pages.
@@ -291,6 +294,12 @@ impl<'a> Fills<'a> {
         paid == Pages(self.filling.len() as u64).bytes()
     }
 
+    /// Flags the pages that no call has asked for, which are those from `ahead` on.
+    fn flag_from(&self, ahead: FilePage) {
+        let unasked = self.filling.iter().filter(|page| page.page() >= ahead);
+        unasked.for_each(|page| self.core.cache.flag_filling(page, PageFlag::Ahead));
+    }
+
     /// Returns whether there was memory for any of the pages.
     pub(super) fn has_memory(&self) -> bool {
         self.charge.is_some()
@@ -348,6 +357,7 @@ impl<'a> Fills<'a> {
         // holder may wait for one of the others.
         self.finish_from(1);
         let first = self.filling.remove(0);
+        self.source.file.note_read(1, 0);
         debug_assert!(self.filling.is_empty(), "`take` may wait for the others");
         let key = first.key();
         let pfn = self.core.cache.finish_fill_and(first, &mut self.woken);
@@ -389,6 +399,10 @@ impl<'a> Fills<'a> {
         let core = self.core;
         let ahead: Vec<_> = self.filling.drain(from..).collect();
         core.stats.readahead.add(ahead.len() as u64);
+        let is_unasked = |page: &&Filling| core.cache.is_filled_ahead(page);
+        let unasked = ahead.iter().filter(is_unasked).count();
+        let requested = ahead.len() - unasked;
+        self.source.file.note_read(requested as u64, unasked as u64);
         for filling in ahead {
             let key = filling.key();
             if !core.reclaim.counts_first_access() {

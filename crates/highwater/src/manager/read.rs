@@ -130,7 +130,9 @@ impl File {
         Ok(done)
     }
 
-    /// Sets the order in which this file, and mappings made of it afterwards, will be read.
+    /// Sets the order in which this file, and mappings made of it afterwards, will be read. For a
+    /// buffered file, also the kernel's own readahead (`POSIX_FADV_RANDOM`), which is otherwise off
+    /// while misses are out of order.
     ///
     /// # Examples
     ///
@@ -148,6 +150,7 @@ impl File {
     /// ```
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.entry().readahead().set_pattern(pattern);
+        self.entry().note_order(pattern);
     }
 
     /// Reads missing pages in, as far as memory is available without selecting a victim, and
@@ -245,7 +248,7 @@ impl Core {
             let numbers = at..end.min(at.saturating_add(step));
             at = numbers.end;
             let pages = FilePage::range(numbers);
-            self.read_ahead(source, &Window { pages, mark: None });
+            self.read_ahead(source, &Window::of_request(pages));
         }
     }
 }

@@ -277,7 +277,7 @@ impl Core {
                 if self.cache.clear_flag(pfn, PageFlag::Readahead) {
                     self.launch_ahead(area, key.page());
                 }
-                let taken = self.take_cached(pfn, take);
+                let taken = self.take_cached(area.file(), pfn, take);
                 return Ok(taken.map_or(PolledFault::Again, |(pinned, found)| {
                     PolledFault::Taken(pinned, found)
                 }));

@@ -73,6 +73,7 @@ counters! {
     Count: |core| core.stats.pgfault.get() => "pgfault",
     Count: |core| core.stats.pgmajfault.get() => "pgmajfault",
     Count: |core| core.stats.readahead.get() => "pgreadahead",
+    Count: |core| core.cache.nr_unread() => "pgreadahead_unread",
     Gauge: |core| core.io.flights.nr_afloat() => "nr_async_reads",
     Count: |core| core.io.flights.nr_launched() => "async_reads",
     Count: |core| core.io.ring_counts().0 => "async_reads_ring",

@@ -21,6 +21,8 @@ pub(crate) struct DirectAlign {
 /// Advice about the kernel's cache of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
+    /// Read as its reads show: the kernel reads ahead of sequential ones.
+    Normal,
     /// Read at random: the kernel reads nothing ahead.
     Random,
     /// Not read again soon: the kernel drops clean pages.
@@ -61,6 +63,7 @@ pub(crate) fn direct_align(_file: &File) -> Option<DirectAlign> {
 /// result: the kernel is free to ignore it.
 pub(crate) fn advise(file: &File, offset: u64, len: u64, advice: Advice) {
     let advice = match advice {
+        Advice::Normal => libc::POSIX_FADV_NORMAL,
         Advice::Random => libc::POSIX_FADV_RANDOM,
         Advice::DontNeed => libc::POSIX_FADV_DONTNEED,
     };

@@ -70,6 +70,7 @@ fn replayed(
         policy,
         tunables: Tunables::default(),
         seed: setup.options.seed,
+        readahead: Pages(0),
         io: DataIo::Buffered,
         dir: std::env::temp_dir(),
     };

@@ -23,6 +23,8 @@
 //! - A miss *inside* the last window is a page that was evicted before it was read: memory does not
 //!   hold the pages that the stream reads ahead, and the window is halved.
 //!
+//! How much a file may read ahead is limited by what that has been good for (module `credit`).
+//!
 //! Marks belong to pages, not to streams ([`PageFlag::Readahead`]), and are cleared by the thread
 //! that acts on them.
 //!
@@ -32,6 +34,7 @@
 //! always the first of its window; a window that was evicted before it was read is halved; the
 //! thread that reads a marked page does the I/O itself.
 
+pub(super) mod credit;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +49,10 @@ static READAHEAD_LOCK: LockClass = LockClass::new("readahead", Rank::Leaf);
 
 /// Default of the longest window. Chosen: the kernel's `read_ahead_kb` of 128.
 pub const READAHEAD_DEFAULT: Pages = Pages(32);
+
+/// Misses in a row, each of them out of order, that make a file one that is read at random.
+/// Chosen: two windows' worth.
+const JUMPS: u32 = 64;
 
 /// The order in which pages are going to be read, as far as the program knows (`MADV_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -78,6 +85,27 @@ pub struct Window {
     pub pages: Range<FilePage>,
     /// The marked page, whose next reader opens the next window.
     pub mark: Option<FilePage>,
+    /// The first page that no call has asked for.
+    pub ahead: FilePage,
+}
+
+impl Window {
+    /// A range that the program asked for.
+    #[must_use]
+    pub fn of_request(pages: Range<FilePage>) -> Self {
+        Self {
+            ahead: pages.end,
+            pages,
+            mark: None,
+        }
+    }
+
+    /// Cuts what was not asked for to `allowed` pages.
+    fn cut_ahead(&mut self, allowed: u64) {
+        let end = FilePage(self.ahead.0.saturating_add(allowed)).max(self.pages.start);
+        self.pages.end = self.pages.end.min(end);
+        self.mark = self.mark.filter(|mark| *mark < self.pages.end);
+    }
 }
 
 /// A page cache miss.
@@ -124,8 +152,9 @@ impl Stream {
         let Miss { page, asked, last } = miss;
         let asked = asked.clamp(1, bounds.max.max(1));
         let max = bounds.max_of_pattern();
+        let alone = page..page.saturating_add(asked);
         if max < 2 || bounds.pattern == ReadPattern::Random {
-            return bounds.cut(page..page.saturating_add(asked), None);
+            return bounds.cut(alone, None, asked);
         }
         if self.expects(page) {
             self.go_on(page, next_len(self.len, max), asked);
@@ -136,13 +165,13 @@ impl Stream {
         } else {
             let before = cached_before(max).min(page);
             if before <= asked {
-                return bounds.cut(page..page.saturating_add(asked), None);
+                return bounds.cut(alone, None, asked);
             }
             // The run reaches the start of the file, which is likely to be read to its end.
             let before = if before == page { before * 2 } else { before };
             self.go_on(page, (before + asked).min(max), asked);
         }
-        self.window(bounds)
+        self.window(bounds, asked)
     }
 
     /// Returns the window to read at a marked page, if any. `first_missing` finds the first page
@@ -171,7 +200,7 @@ impl Stream {
             len,
             ahead: len,
         };
-        Some(self.window(bounds))
+        Some(self.window(bounds, 0))
     }
 
     /// Drops the unread end of the last window: memory or storage refused it.
@@ -212,11 +241,9 @@ impl Stream {
         self.end() - self.ahead
     }
 
-    fn window(&mut self, bounds: WindowBounds) -> Window {
-        let window = bounds.cut(
-            self.start..self.end(),
-            (self.ahead > 0).then_some(self.mark()),
-        );
+    fn window(&mut self, bounds: WindowBounds, asked: u64) -> Window {
+        let mark = (self.ahead > 0).then_some(self.mark());
+        let window = bounds.cut(self.start..self.end(), mark, asked);
         self.cut(window.pages.end.0);
         window
     }
@@ -230,11 +257,12 @@ impl WindowBounds {
         }
     }
 
-    /// Cuts a window at the end of the file.
-    fn cut(&self, pages: Range<u64>, mark: Option<u64>) -> Window {
+    /// Cuts a window at the end of the file. A call asks for its first `asked` pages.
+    fn cut(&self, pages: Range<u64>, mark: Option<u64>, asked: u64) -> Window {
         let end = pages.end.min(self.file.max(pages.start));
         Window {
             mark: mark.filter(|mark| *mark < end).map(FilePage),
+            ahead: FilePage(pages.start.saturating_add(asked).min(end)),
             pages: FilePage(pages.start)..FilePage(end),
         }
     }
@@ -278,9 +306,20 @@ pub struct Readahead {
 struct ReadaheadState {
     stream: Stream,
     pattern: ReadPattern,
+    /// Misses in a row that were out of order.
+    jumps: u32,
 }
 
 impl ReadaheadState {
+    /// Counts misses that are out of order.
+    fn note_miss(&mut self, Miss { page, last, .. }: Miss) {
+        let follows = last.is_some_and(|last| page == last || page == last.saturating_add(1));
+        self.jumps = match follows || self.stream.expects(page) {
+            true => 0,
+            false => self.jumps.saturating_add(1),
+        };
+    }
+
     fn bounds(&self, file: &FileEntry, max: Pages) -> WindowBounds {
         WindowBounds {
             max: max.0,
@@ -357,11 +396,22 @@ impl PageCache {
         let mut state = readahead.state.lock();
         let bounds = state.bounds(file, max);
         let miss = Miss { page, asked, last };
-        state.stream.on_miss(miss, bounds, |most| {
+        state.note_miss(miss);
+        let mut window = state.stream.on_miss(miss, bounds, |most| {
             let mut before = (page.saturating_sub(most)..page).rev();
             let missing = before.position(|page| !self.seems_cached(file.key(page)));
             missing.map_or(most.min(page), |at| at as u64)
-        })
+        });
+        window.cut_ahead(file.credit().allowed());
+        state.stream.cut(window.pages.end.0);
+        if max >= Pages(2) {
+            match state.jumps {
+                0 => file.note_order(ReadPattern::Normal),
+                JUMPS => file.note_order(ReadPattern::Random),
+                _ => {}
+            }
+        }
+        window
     }
 
     /// Returns the window to read at a page whose mark was set, if any.
@@ -374,10 +424,13 @@ impl PageCache {
     ) -> Option<Window> {
         let mut state = readahead.state.lock();
         let bounds = state.bounds(file, max);
-        state.stream.on_mark(page, bounds, |from, most| {
+        let mut window = state.stream.on_mark(page, bounds, |from, most| {
             let mut after = from..from.saturating_add(most).min(bounds.file);
             after.find(|page| !self.seems_cached(file.key(*page)))
-        })
+        })?;
+        window.cut_ahead(file.credit().allowed());
+        state.stream.cut(window.pages.end.0);
+        (window.pages.start < window.pages.end).then_some(window)
     }
 
     /// Returns whether a page is in the index, by a lookup without a lock: it may be inserted or
@@ -401,5 +454,11 @@ impl PageCache {
     /// Sets a flag of a page that is being read in.
     pub fn flag_filling(&self, filling: &Filling, flag: PageFlag) {
         self.set_flag(filling.frame.pfn(), flag);
+    }
+
+    /// Returns whether no call has asked for a page that is being read in.
+    #[must_use]
+    pub fn is_filled_ahead(&self, filling: &Filling) -> bool {
+        self.has_flag(filling.frame.pfn(), PageFlag::Ahead)
     }
 }
