@@ -20,9 +20,10 @@ use highwater_lab::experiments::{EXPERIMENTS, Size};
 use highwater_lab::promises::{Promises, Readings, readings_of_bench, readings_of_outcome};
 
 /// Benches of the library with promises.
-const BENCHES: [&str; 7] = [
+const BENCHES: [&str; 8] = [
     "counter_set",
     "resident_read",
+    "latched_read",
     "stat_update",
     "usage_read",
     "charge",

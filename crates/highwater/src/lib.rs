@@ -143,8 +143,9 @@ pub use group::Limits;
 pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
     CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager, Mapping,
-    MemoryError, NoFrames, OpenError, OutOfMemory, PageRead, PageWrite, PinnedPage, RangeError,
-    ReadError, ReadWait, ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn, Working,
+    MemoryError, NoFrames, OpenError, OptimisticRead, OutOfMemory, PageRead, PageWrite, PinnedPage,
+    RangeError, ReadError, ReadWait, ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn,
+    Working,
 };
 pub use percpu::RegimeReason;
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};

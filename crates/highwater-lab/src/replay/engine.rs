@@ -273,7 +273,7 @@ impl<'a> Worker<'a> {
     ) -> Result<Seen, ReplayError> {
         let mapping = &tenant.mapping;
         let start = Instant::now();
-        let (bytes, seen) = hit_or_miss(mapping.try_read_latched(page), || {
+        let (bytes, seen) = hit_or_miss(mapping.read_latched_if_resident(page), || {
             mapping.read_latched(page)
         })
         .map_err(|e| access_failed(tenant, Op::Read, page, boxed(e)))?;
@@ -292,8 +292,9 @@ impl<'a> Worker<'a> {
     ) -> Result<Seen, ReplayError> {
         let mapping = &tenant.mapping;
         let start = Instant::now();
-        let (mut bytes, seen) = hit_or_miss(mapping.try_write(page), || mapping.write(page))
-            .map_err(|e| access_failed(tenant, Op::Write, page, boxed(e)))?;
+        let (mut bytes, seen) =
+            hit_or_miss(mapping.write_if_resident(page), || mapping.write(page))
+                .map_err(|e| access_failed(tenant, Op::Write, page, boxed(e)))?;
         self.latencies.record(start.elapsed(), seen);
         let version = versions.get(page).map_err(versions_failed(tenant))?;
         self.verify(tenant, tenant.data.stamp(page, version), &bytes[..]);

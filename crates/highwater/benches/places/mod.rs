@@ -60,12 +60,17 @@ impl Place {
 
 /// Places in the order of reading: the pages by a Zipf law whose ranks are scattered over the file.
 pub(crate) fn zipf(reads: u32, seed: u64) -> Vec<Place> {
-    let mut pages: Vec<u32> = (0..COUNT).collect();
+    zipf_over(COUNT, reads, seed)
+}
+
+/// As [`zipf`], over a file of `count` pages.
+pub(crate) fn zipf_over(count: u32, reads: u32, seed: u64) -> Vec<Place> {
+    let mut pages: Vec<u32> = (0..count).collect();
     // The same pages are hot for every thread.
     fastrand::Rng::with_seed(0).shuffle(&mut pages);
     let mut cumulative = Vec::with_capacity(pages.len());
     let mut total = 0.0;
-    for rank in 1..=COUNT {
+    for rank in 1..=count {
         total += f64::from(rank).powf(-EXPONENT);
         cumulative.push(total);
     }

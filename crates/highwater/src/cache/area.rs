@@ -203,6 +203,26 @@ impl VmArea {
         reader.borrow_likely(pfn, self.key(page).get())
     }
 
+    /// Returns the frame that a page's entry names, if the entry is young enough that the access
+    /// would not be counted. Its latch decides whether it still holds the page.
+    ///
+    /// # Cost
+    ///
+    /// Three loads.
+    #[inline(always)]
+    pub fn frame_if_young(&self, page: MapPage) -> Option<Pfn> {
+        match self.table.get_at_once(page.0) {
+            Some(entry) => entry.often_accessed(),
+            None => self.frame_if_young_apart(page),
+        }
+    }
+
+    /// As [`frame_if_young`](Self::frame_if_young), for a table in several leaves.
+    #[inline(never)]
+    fn frame_if_young_apart(&self, page: MapPage) -> Option<Pfn> {
+        self.table.get(page.0).often_accessed()
+    }
+
     /// Returns the readahead state.
     #[must_use]
     pub fn readahead(&self) -> &Readahead {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::anon::Anon;
 use super::{FileEntry, PageCache, PageKey, Presence};
-use crate::sync::RwLockWriteGuard;
+use crate::sync::Untaken;
 use crate::units::{FilePage, Pfn};
 
 /// Treatment of pages that are pinned or latched.
@@ -105,19 +105,16 @@ impl PageCache {
             };
             let latch = match discard {
                 Discard::Wait => self.latch_exclusively(key, pfn),
-                Discard::Skip => Some(self.latches.of(pfn).frame.try_write()?),
+                Discard::Skip => match self.memory.try_exclude(pfn, key.get()) {
+                    Err(Untaken::Held) => return None,
+                    latch => latch.ok(),
+                },
             };
-            let still_there = |latch: &RwLockWriteGuard<'_, _>| {
-                let held: &Option<_> = latch;
-                held.is_some() && self.key_of(pfn) == Some(key)
-            };
-            let Some(mut latch) = latch.filter(still_there) else {
+            let Some(mut latch) = latch else {
                 continue;
             };
-            if let Some(frame) = latch.as_mut()
-                && (was_in_swap || anon.is_swapped(page) || self.is_dirty(pfn))
-            {
-                self.memory.bytes_mut(frame).fill(0);
+            if was_in_swap || anon.is_swapped(page) || self.is_dirty(pfn) {
+                self.memory.bytes_mut(latch.frame_mut()).fill(0);
                 anon.forget(page);
                 if self.is_dirty(pfn) {
                     self.clear_dirty(pfn, key);

@@ -60,19 +60,12 @@ impl PageCache {
 
     /// Makes a filled page resident and wakes the threads that wait for it; adds the tasks that do
     /// to `woken`.
-    ///
-    /// # Panics
-    ///
-    /// Never: a frame that is being filled holds no other page.
     pub fn finish_fill_and(&self, filling: Filling, woken: &mut Woken) -> Pfn {
         let Filling { key, frame } = filling;
-        let pfn = frame.pfn();
-        if key.file().is_writable() {
-            let before = self.latches.of(pfn).frame.write().replace(frame);
-            assert!(before.is_none(), "{pfn} was filled while it held a page");
-        } else {
-            self.memory.publish(frame, key.get());
-        }
+        let pfn = match key.file().is_writable() {
+            true => self.memory.put_latched(frame, key.get()),
+            false => self.memory.publish(frame, key.get()),
+        };
         woken.append(self.index.set_resident(pfn));
         pfn
     }

@@ -15,8 +15,8 @@ use super::backing::{Backing, guarded};
 use super::seal::Image;
 use super::{FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
-use crate::memmap::Frame;
-use crate::sync::RwLockWriteGuard;
+use crate::memmap::{Frame, FrameWrite};
+use crate::sync::Untaken;
 use crate::units::Pfn;
 
 /// Most pages written by one call. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms by 1, 8, 32
@@ -29,12 +29,12 @@ const RUN_MAX: usize = if cfg!(loom) { 2 } else { 32 };
 struct LatchedPage<'c> {
     key: PageKey,
     pfn: Pfn,
-    latch: RwLockWriteGuard<'c, Option<Frame>>,
+    latch: FrameWrite<'c>,
 }
 
 impl LatchedPage<'_> {
     fn frame(&self) -> &Frame {
-        self.latch.as_ref().expect("seen when the latch was taken")
+        self.latch.frame()
     }
 }
 
@@ -63,9 +63,9 @@ impl PageCache {
             let latch = match if_held {
                 IfHeld::Wait => self.latch_exclusively(key, pfn),
                 IfHeld::Pass => {
-                    let latch = self.latches.of(pfn).frame.try_write();
-                    outcome.nr_latched += u64::from(latch.is_none());
-                    latch
+                    let latch = self.memory.try_exclude(pfn, key.get());
+                    outcome.nr_latched += u64::from(latch.as_ref().err() == Some(&Untaken::Held));
+                    latch.ok()
                 }
             };
             let (Some(first), Some(file)) = (
@@ -87,7 +87,7 @@ impl PageCache {
             while let Some((&(key, pfn), rest)) = left.split_first()
                 && run.len() < RUN_MAX
                 && run.last().is_some_and(|last| last.key.is_followed_by(key))
-                && let Some(latch) = self.latches.of(pfn).frame.try_write()
+                && let Ok(latch) = self.memory.try_exclude(pfn, key.get())
                 && let Some(next) = self.dirty_page(key, pfn, latch)
                 && self.is_logged(&file, pfn)
                 && !file.is_left_out(key.page())
@@ -104,10 +104,10 @@ impl PageCache {
         &self,
         key: PageKey,
         pfn: Pfn,
-        latch: RwLockWriteGuard<'c, Option<Frame>>,
+        latch: FrameWrite<'c>,
     ) -> Option<LatchedPage<'c>> {
-        let is_there = latch.is_some() && self.key_of(pfn) == Some(key) && self.is_dirty(pfn);
-        is_there.then_some(LatchedPage { key, pfn, latch })
+        self.is_dirty(pfn)
+            .then_some(LatchedPage { key, pfn, latch })
     }
 
     fn write_run(&self, run: &[LatchedPage<'_>], file: &FileEntry, outcome: &mut WriteBackOutcome) {

@@ -153,17 +153,6 @@ impl Index {
 
     /// Looks a page up, after waiting for a fill or eviction of it to end.
     pub(super) fn lookup(&self, key: PageKey) -> Presence {
-        self.lookup_and(key, |_| ())
-    }
-
-    /// Returns the frame of a page, also of one that is being filled or evicted.
-    pub(super) fn frame_of(&self, key: PageKey) -> Option<Pfn> {
-        let _locked = self.shard(self.bucket(key)).waiting.lock();
-        self.find_locked(key)
-    }
-
-    /// As [`lookup`](Self::lookup); calls `hold` for a resident page before its eviction can begin.
-    pub(super) fn lookup_and(&self, key: PageKey, hold: impl FnOnce(Pfn)) -> Presence {
         let shard = self.shard(self.bucket(key));
         let mut waiting = shard.waiting.lock();
         loop {
@@ -171,7 +160,6 @@ impl Index {
                 return Presence::Absent;
             };
             if self.state_of(pfn) == state::RESIDENT {
-                hold(pfn);
                 return Presence::Resident(pfn);
             }
             // Terminates: every fill is finished or aborted, and an eviction takes a few
@@ -180,6 +168,12 @@ impl Index {
             shard.ended.wait(&mut waiting);
             waiting.threads -= 1;
         }
+    }
+
+    /// Returns the frame of a page, also of one that is being filled or evicted.
+    pub(super) fn frame_of(&self, key: PageKey) -> Option<Pfn> {
+        let _locked = self.shard(self.bucket(key)).waiting.lock();
+        self.find_locked(key)
     }
 
     /// As [`lookup`](Self::lookup), without waiting: the task is woken when the fill or eviction in

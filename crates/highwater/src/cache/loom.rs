@@ -286,6 +286,37 @@ fn a_latch_is_not_taken_for_a_page_that_has_left() {
 }
 
 #[test]
+fn an_optimistic_read_is_of_its_own_page() {
+    // Goal: a read that is valid shows the page, and bytes of one moment. Method: the page is
+    // written, evicted, and another read into its frame, while a reader copies two bytes.
+    model(|| {
+        let scene = Scene::new(Access::ReadWrite);
+        assert!(scene.fill(0, 1));
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            if let Some(mut page) = other.cache.try_write(other.key) {
+                page[0] = 3;
+                thread::yield_now();
+                page[1] = 2;
+            }
+            if other.cache.try_write_back(Pfn(0)).is_ok() && other.evict(0).is_ok() {
+                assert!(other.fill_with(PageKey::new(other.file.id(), 1), 0, 9));
+            }
+        });
+        if let Some(page) = scene.cache.glimpse_at(scene.key, Pfn(0)) {
+            let mut bytes = [0; 2];
+            page.copy_to(0, &mut bytes[..1]);
+            thread::yield_now();
+            page.copy_to(1, &mut bytes[1..]);
+            if page.is_unchanged() {
+                assert!(bytes == [1, 0] || bytes == [3, 2], "{bytes:?}");
+            }
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
     // Goal: every page that was dirty when sync began is durable when it returns, wherever sync
     // finds the page: dirty, clean, gone, or replaced by another in its frame. Method: concurrent

@@ -85,7 +85,9 @@ pub use system_file::FileBacking;
 pub(crate) use system_file::FileIdentity;
 pub use wal::WriteGate;
 
-use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted, zeroed};
+use crate::memmap::{
+    Frame, FrameMemory, FrameWrite, LATCH_LOCK, Pinned, Reader, Retracted, zeroed,
+};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, LockEvents, Sequence, StatCell, TimeRecorder};
@@ -94,7 +96,6 @@ use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use dirty::DirtyPages;
 use file::FileTable;
 use index::Index;
-use latch::{Latch, Latches};
 use space::Spaces;
 use wal::PageLsns;
 
@@ -106,7 +107,6 @@ pub struct PageCache {
     /// Written by: the filler, and reparenting under the lruvec's lock. Read by: threads that have
     /// isolated the page. Publishes: nothing; isolation orders it.
     groups: Box<[AtomicU32]>,
-    latches: Latches,
     /// By frame: read since reclaim last scanned it. Dense, so that a hit touches few lines.
     /// Written by: readers (set, only when clear), reclaim (clear). Read by: reclaim. Publishes:
     /// nothing; a lost mark costs a page its second chance.
@@ -187,7 +187,6 @@ impl PageCache {
             lsns: PageLsns::new(memory.pages()),
             flags: zeroed(nr_frames),
             groups: zeroed(nr_frames),
-            latches: Latches::new(nr_frames),
             mapcounts: zeroed(nr_frames),
             young_max: 1,
             area_numbers: Sequence::new(),
@@ -424,13 +423,7 @@ impl PageCache {
     /// Takes the frame of a clean page of a writable file, if its latch is free and no thread waits
     /// for it.
     fn take_from_latch(&self, pfn: Pfn) -> Result<Frame, Kept> {
-        let Latch { frame, waiters } = self.latches.of(pfn);
-        let mut frame = frame.try_write().ok_or(Kept::Borrowed)?;
-        // Relaxed: raised under the shard's lock before the page was claimed for eviction, if at
-        // all; a thread that has lowered it since got the latch.
-        if waiters.load(Ordering::Relaxed) > 0 {
-            return Err(Kept::Borrowed);
-        }
+        let latch = self.memory.try_exclude_idle(pfn).ok_or(Kept::Borrowed)?;
         debug_assert!(
             !self.has_flag(pfn, PageFlag::Writeback),
             "{pfn} is under write-back without its latch"
@@ -442,9 +435,7 @@ impl PageCache {
         if self.mapcount(pfn) > 0 {
             return Err(Kept::Mapped);
         }
-        Ok(frame
-            .take()
-            .expect("a resident page of a writable file is in its latch"))
+        latch.take().map_err(|_| Kept::Borrowed)
     }
 
     fn evicted(&self, key: PageKey, frame: Frame) -> Evicted {
@@ -522,7 +513,7 @@ impl PageCache {
     /// Returns the contention of the cache's lock classes so far.
     #[must_use]
     pub fn lock_events() -> [LockEvents; 4] {
-        let (index, latch) = (&index::INDEX_LOCK, &latch::LATCH_LOCK);
+        let (index, latch) = (&index::INDEX_LOCK, &LATCH_LOCK);
         let [index, latch, rmap] = [index, latch, &rmap::RMAP_LOCK].map(LockClass::events);
         [index, latch, rmap, SwapArea::lock_events()]
     }
@@ -540,8 +531,7 @@ impl PageCache {
         for pfn in (0..).map(Pfn).take(self.groups.len()) {
             let key = self.index.key_of(pfn);
             let is_latched = key.is_some_and(|key| key.file().is_writable());
-            let latch = self.latches.get(pfn);
-            let holds_frame = latch.is_some_and(|latch| latch.frame.read().is_some());
+            let holds_frame = self.memory.is_latched(pfn);
             assert_eq!(holds_frame, is_latched, "{pfn} holds {key:?}");
             assert!(
                 is_latched || !self.is_dirty(pfn),
@@ -564,8 +554,9 @@ impl Drop for PageCache {
         if nr_dirty > Pages::ZERO {
             tracing::error!(%nr_dirty, "the cache ends with dirty pages that could not be written");
         }
-        for latch in self.latches.made() {
-            if let Some(frame) = latch.frame.write().take() {
+        for pfn in (0..).map(Pfn).take(self.groups.len()) {
+            let latched = self.memory.try_exclude_idle(pfn);
+            if let Some(Ok(frame)) = latched.map(FrameWrite::take) {
                 self.memory.surrender(frame);
             }
         }

@@ -235,7 +235,7 @@ impl PageCache {
             let Some(mut latch) = self.latch_exclusively(key, pfn) else {
                 continue;
             };
-            let frame = latch.as_mut().expect("seen when the latch was taken");
+            let frame = latch.frame_mut();
             self.memory.bytes_mut(frame)[from..].fill(0);
             if from == 0 && self.is_dirty(pfn) {
                 self.clear_dirty(pfn, key);

@@ -288,7 +288,7 @@ impl PageCache {
         let mut asked = gate.ask();
         self.write_back_in_order(pages, IfHeld::Wait, &mut outcome);
         for (key, pfn) in std::mem::take(&mut outcome.held_up) {
-            let Some(mut latch) = self.latch_exclusively(key, pfn) else {
+            let Some(latch) = self.latch_exclusively(key, pfn) else {
                 continue;
             };
             let lsn = self.lsns.last(pfn);
@@ -297,7 +297,7 @@ impl PageCache {
                 asked = gate.flush(lsn).map(|durable| lsn <= durable);
             }
             outcome.note(self, pfn, || {
-                match self.write_back_latched(pfn, file, &mut latch)? {
+                match self.write_back_latched(key, file, latch.frame())? {
                     WrittenBack::HeldUp => Err(gate.held_up(key.page(), lsn, &asked)),
                     written => Ok(written),
                 }

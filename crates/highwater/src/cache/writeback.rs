@@ -21,6 +21,7 @@ use super::key::{FileId, PageKey};
 use super::outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
 use crate::memmap::Frame;
+use crate::sync::Untaken;
 use crate::units::{FilePage, PAGE_SIZE, Pfn};
 
 /// Chosen: a lock and a walk of a chain, cold, cost about as much as looking at this many frames in
@@ -34,14 +35,15 @@ impl PageCache {
     ///
     /// When the file returns an error or writes only a part; the page stays dirty.
     pub fn try_write_back(&self, pfn: Pfn) -> Result<WrittenBack, WriteBackError> {
-        let file = self.key_of(pfn).and_then(|key| self.files.get(key.file()));
-        let Some(file) = file else {
+        let key = self.key_of(pfn).filter(|key| key.file().is_writable());
+        let Some((key, file)) = key.and_then(|key| Some((key, self.files.get(key.file())?))) else {
             return Ok(WrittenBack::Clean);
         };
-        let Some(mut latch) = self.latches.of(pfn).frame.try_write() else {
-            return Ok(WrittenBack::Latched);
-        };
-        self.write_back_latched(pfn, &file, &mut latch)
+        match self.memory.try_exclude(pfn, key.get()) {
+            Ok(latch) => self.write_back_latched(key, &file, latch.frame()),
+            Err(Untaken::Held) => Ok(WrittenBack::Latched),
+            Err(Untaken::Absent) => Ok(WrittenBack::Clean),
+        }
     }
 
     /// Makes durable everything that a file has taken: after
@@ -142,14 +144,11 @@ impl PageCache {
 
     pub(super) fn write_back_latched(
         &self,
-        pfn: Pfn,
+        key: PageKey,
         file: &FileEntry,
-        latch: &mut Option<Frame>,
+        frame: &Frame,
     ) -> Result<WrittenBack, WriteBackError> {
-        let key = self.key_of(pfn).filter(|key| key.file() == file.id());
-        let (Some(key), Some(frame)) = (key, latch.as_ref()) else {
-            return Ok(WrittenBack::Clean);
-        };
+        let pfn = frame.pfn();
         if !self.is_dirty(pfn) {
             return Ok(WrittenBack::Clean);
         }

@@ -3,7 +3,7 @@
 use super::error::ReadError;
 use super::file::File;
 use super::guard::Guard;
-use super::latched::{PageRead, PageWrite};
+use super::latched::{OptimisticRead, PageRead, PageWrite};
 use super::mapping::Mapping;
 use crate::cache::{Access, PageKey};
 use crate::memmap::Pinned;
@@ -172,16 +172,106 @@ impl Mapping {
         Ok(self.pinned_page(pinned))
     }
 
-    /// Returns a page of a writable file, latched for reading, if it is resident.
+    /// Returns a page of a writable file, latched for reading. `None` if it is not resident, or if
+    /// this would wait for a writer, for write-back, or for a thread that waits for either.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// assert!(map.try_read_latched(0).is_none()); // not resident yet
+    /// let write = map.write(0)?;
+    /// assert!(map.try_read_latched(0).is_none()); // held
+    /// drop(write);
+    /// assert_eq!(map.try_read_latched(0).unwrap()[0], 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn try_read_latched(&self, page: impl Into<MapPage>) -> Option<PageRead<'_>> {
+    pub fn try_read_latched(&self, page: impl Into<MapPage>) -> Option<PageRead<'_>> {
         let page = page.into();
+        match self.latch_young(page) {
+            None => self.try_latch_to_read(page),
+            read => read,
+        }
+    }
+
+    fn try_latch_to_read(&self, page: MapPage) -> Option<PageRead<'_>> {
         let core = self.core();
         let latched = self.try_hold(page, Access::ReadWrite, |key, pfn| {
-            core.cache.latch_at(key, pfn)
+            core.cache.try_latch_at(key, pfn)
         })?;
         Some(PageRead::new(core, latched))
+    }
+
+    /// Returns a page of a writable file that is mapped and young, latched for reading, if that
+    /// does not wait: the fast path of a latched read.
+    #[inline]
+    fn latch_young(&self, page: MapPage) -> Option<PageRead<'_>> {
+        let pfn = self.area.frame_if_young(page)?;
+        let (core, key) = (self.core(), self.area.key(page));
+        let latched = core.cache.try_latch_at(key, pfn)?;
+        // Anonymous memory is zeros once it is unmapped: the slow path says so.
+        if key.file().kind().is_swap_backed() && self.area.is_hole(page) {
+            return None;
+        }
+        Some(PageRead::new(core, latched))
+    }
+
+    /// Begins an optimistic read of a page of a writable file. `None` if the page is not resident,
+    /// or held by a writer or write-back: [`read_latched`](Self::read_latched) waits for these, and
+    /// reads the page in. Counts as an access to the page, as every other read.
+    ///
+    /// # Cost
+    ///
+    /// A few loads; no store to shared memory once the page is young.
+    ///
+    /// # Examples
+    ///
+    /// A descent through a tree is in the documentation of [`OptimisticRead`].
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let four = loop {
+    ///     let Some(page) = map.read_optimistic(2) else {
+    ///         drop(map.read_latched(2)?); // waits, and reads the page in
+    ///         continue;
+    ///     };
+    ///     let four: [u8; 4] = page.array_at(100);
+    ///     if page.validate() {
+    ///         break four;
+    ///     }
+    /// };
+    /// assert_eq!(four, [7; 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    #[must_use]
+    pub fn read_optimistic(&self, page: impl Into<MapPage>) -> Option<OptimisticRead<'_>> {
+        let page = page.into();
+        if let Some(pfn) = self.area.frame_if_young(page) {
+            let key = self.area.key(page);
+            if let Some(glimpse) = self.memory.glimpse(pfn, key.get()) {
+                return Some(OptimisticRead::new(self.core(), key, glimpse));
+            }
+        }
+        self.read_optimistic_slowly(page)
+    }
+
+    /// Takes the latch for a moment, because only a holder may map a page.
+    #[cold]
+    #[inline(never)]
+    fn read_optimistic_slowly(&self, page: MapPage) -> Option<OptimisticRead<'_>> {
+        self.try_latch_to_read(page)?.glimpse()
     }
 
     /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.
@@ -203,7 +293,11 @@ impl Mapping {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read_latched(&self, page: impl Into<MapPage>) -> Result<PageRead<'_>, ReadError> {
-        self.latch_to_read(page.into())
+        let page = page.into();
+        match self.latch_young(page) {
+            Some(read) => Ok(read),
+            None => self.latch_to_read(page),
+        }
     }
 
     fn latch_to_read(&self, page: MapPage) -> Result<PageRead<'_>, ReadError> {
@@ -214,13 +308,59 @@ impl Mapping {
         Ok(PageRead::new(core, latched))
     }
 
-    /// Returns a page of a writable file, latched for writing, if it is resident.
+    /// Returns a page of a writable file, latched for writing. `None` if it is not resident, if
+    /// this would wait for another holder of its latch, or if it is clean and dirty pages exceed
+    /// their limit, so that [`write`](Self::write) would wait for write-back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let read = map.read_latched(0)?;
+    /// assert!(map.try_write(0).is_none()); // held
+    /// drop(read);
+    /// map.try_write(0).unwrap()[0] = 8;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn try_write(&self, page: impl Into<MapPage>) -> Option<PageWrite<'_>> {
-        let page = page.into();
+    pub fn try_write(&self, page: impl Into<MapPage>) -> Option<PageWrite<'_>> {
+        self.try_latch_to_write(page.into())
+    }
+
+    fn try_latch_to_write(&self, page: MapPage) -> Option<PageWrite<'_>> {
         let core = self.core();
         let latched = self.try_hold(page, Access::ReadWrite, |key, pfn| {
+            let may_dirty = core.cache.may_dirty_now(key, pfn);
+            may_dirty.then(|| core.cache.try_latch_to_write_at(key, pfn))?
+        })?;
+        Some(PageWrite::new(core, latched))
+    }
+
+    /// As [`read_latched`](Self::read_latched), for a page that is resident: waits for its latch.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn read_latched_if_resident(
+        &self,
+        page: impl Into<MapPage>,
+    ) -> Option<PageRead<'_>> {
+        let core = self.core();
+        let latched = self.try_hold(page.into(), Access::ReadWrite, |key, pfn| {
+            core.cache.latch_at(key, pfn)
+        })?;
+        Some(PageRead::new(core, latched))
+    }
+
+    /// As [`write`](Self::write), for a page that is resident: it waits for the latch.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn write_if_resident(&self, page: impl Into<MapPage>) -> Option<PageWrite<'_>> {
+        let core = self.core();
+        let latched = self.try_hold(page.into(), Access::ReadWrite, |key, pfn| {
             core.cache.latch_to_write_at(key, pfn)
         })?;
         Some(PageWrite::new(core, latched))

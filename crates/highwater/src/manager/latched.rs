@@ -1,18 +1,31 @@
-//! Guards of latched pages: shared ([`PageRead`]) and exclusive ([`PageWrite`]).
+//! Guards of latched pages: shared ([`PageRead`]) and exclusive ([`PageWrite`]); and reads without
+//! a latch ([`OptimisticRead`]).
 //!
 //! A write latch does not make its page dirty: the first mutable access does, before a byte can
 //! change, and reports it to write-back.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::Core;
-use crate::cache;
+use crate::cache::{PageKey, ReadLatch, WriteLatch};
+use crate::memmap::Glimpse;
+use crate::sync::MutexGuard;
 use crate::units::PAGE_SIZE;
 
+/// Guards stay with their thread: debug builds find a thread that waits for itself by the latches
+/// that it has taken.
+type StaysHere = PhantomData<MutexGuard<'static, ()>>;
+
 /// A page of a writable file, latched for reading. Writers and write-back wait.
+///
+/// A thread that holds it and waits for the same page in another way waits for itself for ever;
+/// debug builds panic instead.
 pub struct PageRead<'m> {
-    latched: cache::ReadLatch<'m>,
+    core: &'m Core,
+    latched: ReadLatch<'m>,
+    stays: StaysHere,
 }
 
 /// A page of a writable file, latched for writing. All other threads wait.
@@ -21,18 +34,123 @@ pub struct PageRead<'m> {
 /// that was only read under this latch is not written back.
 pub struct PageWrite<'m> {
     core: &'m Core,
-    latched: cache::WriteLatch<'m>,
+    latched: WriteLatch<'m>,
+    stays: StaysHere,
+}
+
+/// A page of a writable file, read without a latch: [`Mapping::read_optimistic`].
+///
+/// The bytes may change, or the page may leave memory, while they are read. They are copied out,
+/// and count only if [`validate`](Self::validate) returns true afterwards: then all bytes that were
+/// copied before are those of one moment, between the beginning of the read and the validation.
+/// Until then they may be torn, or another page's; nothing worse can happen.
+///
+/// [`Mapping::read_optimistic`]: crate::Mapping::read_optimistic
+///
+/// # Examples
+///
+/// A step of a descent with optimistic lock coupling: the child is trusted once its parent is known
+/// to be unchanged.
+///
+/// ```
+/// # use highwater::{Manager, Mapping};
+/// /// Returns the page that byte 8 of the root names, or `None` if the caller has to start again.
+/// fn child_of_root(map: &Mapping) -> Option<[u8; 8]> {
+///     let root = map.read_optimistic(0)?;
+///     let number = u64::from_le_bytes(root.array_at(8));
+///     if !root.validate() {
+///         return None; // the number means nothing
+///     }
+///     let child = map.read_optimistic(number)?;
+///     if !root.validate() {
+///         return None; // the child may belong to another parent now
+///     }
+///     let found = child.array_at(0);
+///     child.validate().then_some(found)
+/// }
+/// # let source = tempfile::NamedTempFile::new()?;
+/// # std::fs::write(source.path(), [0; 3 * 4096])?;
+/// # let hw = Manager::builder().build()?;
+/// # let file = hw.open_writable(source.path())?;
+/// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+/// map.write(0)?[8..16].copy_from_slice(&2_u64.to_le_bytes());
+/// map.write(2)?[..8].copy_from_slice(b"the leaf");
+/// assert_eq!(child_of_root(&map).as_ref(), Some(b"the leaf"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct OptimisticRead<'m> {
+    core: &'m Core,
+    key: PageKey,
+    glimpse: Glimpse<'m>,
 }
 
 impl<'m> PageRead<'m> {
-    pub(super) fn new(_: &'m Core, latched: cache::ReadLatch<'m>) -> Self {
-        Self { latched }
+    #[inline]
+    pub(super) fn new(core: &'m Core, latched: ReadLatch<'m>) -> Self {
+        let stays = PhantomData;
+        Self {
+            core,
+            latched,
+            stays,
+        }
+    }
+
+    /// Returns an optimistic read of the page as it is.
+    pub(super) fn glimpse(&self) -> Option<OptimisticRead<'m>> {
+        let (core, key) = (self.core, self.latched.key());
+        let glimpse = core.cache.glimpse_at(key, self.latched.pfn())?;
+        Some(OptimisticRead { core, key, glimpse })
+    }
+
+    /// Turns the latch into a write latch, without releasing it in between.
+    ///
+    /// # Errors
+    ///
+    /// The read latch, still held, if another thread holds one too, or if the page is clean and
+    /// dirty pages exceed their limit: then [`Mapping::write`](crate::Mapping::write) waits for
+    /// write-back, once this latch is released. Two threads that both wait for an upgrade would
+    /// deadlock, so there is none that waits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let read = map.read_latched(0)?;
+    /// if read[0] == 7 {
+    ///     match read.try_upgrade() {
+    ///         Ok(mut write) => write[0] = 8, // unchanged since it was read
+    ///         Err(read) => drop(read),       // others read it too: latch it for writing, look again
+    ///     }
+    /// }
+    /// # assert_eq!(map.read_latched(0)?[0], 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_upgrade(self) -> Result<PageWrite<'m>, Self> {
+        let Self { core, latched, .. } = self;
+        if !core.cache.may_dirty_now(latched.key(), latched.pfn()) {
+            return Err(Self::new(core, latched));
+        }
+        match latched.try_upgrade() {
+            Ok(latched) => Ok(PageWrite::new(core, latched)),
+            Err(latched) => Err(Self::new(core, latched)),
+        }
     }
 }
 
 impl<'m> PageWrite<'m> {
-    pub(super) fn new(core: &'m Core, latched: cache::WriteLatch<'m>) -> Self {
-        Self { core, latched }
+    pub(super) fn new(core: &'m Core, latched: WriteLatch<'m>) -> Self {
+        let stays = PhantomData;
+        Self {
+            core,
+            latched,
+            stays,
+        }
     }
 
     /// Marks the page dirty: it is written back before it is evicted, at the latest by the next
@@ -83,6 +201,135 @@ impl<'m> PageWrite<'m> {
             self.core.note_dirtied();
         }
     }
+
+    /// Turns the latch into a read latch, without releasing it in between: readers that wait come
+    /// in, and no writer was there before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let mut write = map.write(0)?;
+    /// write[0] = 8;
+    /// let read = write.downgrade();
+    /// let another = map.read_latched(0)?; // does not wait
+    /// assert_eq!((read[0], another[0]), (8, 8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use = "the latch is released otherwise"]
+    pub fn downgrade(self) -> PageRead<'m> {
+        PageRead::new(self.core, self.latched.downgrade())
+    }
+}
+
+impl<'m> OptimisticRead<'m> {
+    #[inline(always)]
+    pub(super) fn new(core: &'m Core, key: PageKey, glimpse: Glimpse<'m>) -> Self {
+        Self { core, key, glimpse }
+    }
+
+    /// Copies the `N` bytes from `offset` on. They count once [`validate`](Self::validate) has
+    /// returned true.
+    ///
+    /// # Cost
+    ///
+    /// Up to 64 bytes: a load for each 8 of them. No store to shared memory.
+    ///
+    /// # Panics
+    ///
+    /// When they are not all within the page.
+    ///
+    /// # Examples
+    ///
+    /// See [`OptimisticRead`].
+    #[inline(always)]
+    #[must_use]
+    pub fn array_at<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.glimpse.copy_to(offset, &mut bytes);
+        bytes
+    }
+
+    /// As [`array_at`](Self::array_at), for as many bytes as `into` has.
+    ///
+    /// # Panics
+    ///
+    /// When they are not all within the page.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// # drop(map.read_latched(1)?);
+    /// let mut copy = [0; 4096];
+    /// let page = map.read_optimistic(1).unwrap(); // in memory, and not held by a writer
+    /// page.copy_to(0, &mut copy);
+    /// assert!(page.validate());
+    /// assert_eq!(copy, [7; 4096]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn copy_to(&self, offset: usize, into: &mut [u8]) {
+        self.glimpse.copy_to(offset, into);
+    }
+
+    /// Returns whether the page has not changed or left memory since the read began: all bytes that
+    /// were copied before this call are those of one moment. A writer that holds the page counts as
+    /// a change; one that held it meanwhile and wrote nothing does not.
+    ///
+    /// # Cost
+    ///
+    /// A load.
+    ///
+    /// # Examples
+    ///
+    /// See [`OptimisticRead`].
+    #[inline(always)]
+    #[must_use = "bytes that are not valid mean nothing"]
+    pub fn validate(&self) -> bool {
+        self.glimpse.is_unchanged()
+    }
+
+    /// Latches the page for writing, if it has not changed since the read began: all bytes that
+    /// were copied are valid then. `None` if it has, if another thread holds its latch, or if it is
+    /// clean and dirty pages exceed their limit (see [`PageRead::try_upgrade`]). Does not wait.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// # drop(map.read_latched(1)?);
+    /// let leaf = map.read_optimistic(1).unwrap();
+    /// let [count] = leaf.array_at(0);
+    /// let mut write = leaf.try_write().unwrap(); // `count` is valid
+    /// write[0] = count + 1;
+    /// assert!(!leaf.validate());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn try_write(self) -> Option<PageWrite<'m>> {
+        let Self { core, key, glimpse } = self;
+        if !core.cache.may_dirty_now(key, glimpse.pfn()) {
+            return None;
+        }
+        let latched = core.cache.write_unchanged(glimpse)?;
+        Some(PageWrite::new(core, latched))
+    }
 }
 
 impl Deref for PageRead<'_> {
@@ -118,5 +365,11 @@ impl fmt::Debug for PageRead<'_> {
 impl fmt::Debug for PageWrite<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.latched.fmt(f)
+    }
+}
+
+impl fmt::Debug for OptimisticRead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OptimisticRead({:?})", self.key)
     }
 }

@@ -100,7 +100,7 @@ pub use file::File;
 pub use group::Group;
 pub use grow::GrowWait;
 pub use guard::Guard;
-pub use latched::{PageRead, PageWrite};
+pub use latched::{OptimisticRead, PageRead, PageWrite};
 pub use mapping::Mapping;
 pub use pressure::Working;
 pub use read_async::ReadWait;

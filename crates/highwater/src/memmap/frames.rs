@@ -8,6 +8,7 @@
 //! | yes | 0 | free | none |
 //! | no | 0 | owned | the holder of the frame's [`Frame`] token, or of its [`Block`](super::Block), to read and write |
 //! | no | another | published under that tag | any borrower, to read |
+//! | no | 0 | latched (module `latched`) | holders of its latch |
 //!
 //! ```text
 //! free --claim--> owned --publish(tag)--> published --retract(tag)--> owned --surrender--> free
@@ -37,7 +38,8 @@ use super::reservation::{MapError, Reservation, memory_of_machine};
 use super::seat::{Seat, Seats};
 use super::token::{MemoryId, Token};
 use super::words::zeroed;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{Latch, LatchQueues};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
 
 /// Tag of a frame that is not published.
@@ -62,6 +64,14 @@ pub struct FrameMemory {
     /// Written by: pinners. Read by: `retract`. Publishes: nothing; keeps the tag from changing.
     pins: Box<[AtomicU32]>,
     pub(super) seats: Seats,
+    /// By frame (module `latched`): its latch, and the key of its page beside it, as an access
+    /// reads both.
+    ///
+    /// The key. Written by: the owner that latches the frame. Read by: any thread, which then
+    /// checks the latch. Publishes: nothing.
+    pub(super) latches: Box<[(Latch, AtomicU64)]>,
+    /// Threads that wait for latches.
+    pub(super) latch_queues: LatchQueues,
 }
 
 /// The exclusive right to one frame's bytes. Must be surrendered or published, never dropped.
@@ -131,6 +141,8 @@ impl FrameMemory {
             free: FreeMap::all(count),
             tags: zeroed(count as usize), // all `UNPUBLISHED`
             pins: zeroed(count as usize),
+            latches: zeroed(count as usize),
+            latch_queues: LatchQueues::new(),
             seats: Seats::new(id, barrier),
         }
     }
@@ -354,6 +366,9 @@ impl FrameMemory {
         self.check(frame);
         let first = self.reservation.frame_ptr(frame.pfn);
         let mut bytes = first.cast::<[u8; PAGE_SIZE]>();
+        // Release. Pairs with: the fence of an optimistic read, of a page that was latched in this
+        // frame before (`Latch::is_unchanged`): it sees a write only if it sees that the page left.
+        fence(Ordering::Release);
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
         // borrowed exclusively for as long as the bytes are.
         unsafe { bytes.as_mut() }

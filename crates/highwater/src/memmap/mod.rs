@@ -22,10 +22,12 @@ mod done;
 mod frames;
 mod free;
 mod kernel_cache;
+mod latched;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod membarrier;
 #[cfg(any(not(target_os = "linux"), loom, miri))]
 mod no_ring;
+mod racy;
 mod reservation;
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod ring;
@@ -53,6 +55,7 @@ pub(crate) use free::for_each_run;
 #[cfg(feature = "lab")]
 pub use kernel_cache::kernel_cached;
 pub(crate) use kernel_cache::{Advice, DirectAlign, advise, direct_align};
+pub use latched::{FrameRead, FrameWrite, Glimpse, LATCH_LOCK};
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 pub(crate) use membarrier::Membarrier;
 #[cfg(any(not(target_os = "linux"), loom, miri))]

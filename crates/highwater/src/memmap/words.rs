@@ -9,6 +9,7 @@ use std::{
     ptr::NonNull,
 };
 
+use crate::sync::Latch;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// A word, or a few side by side, zero by default.
@@ -28,6 +29,8 @@ unsafe impl Zeroable for AtomicU16 {}
 unsafe impl Zeroable for AtomicU32 {}
 // SAFETY: as the integer.
 unsafe impl Zeroable for AtomicU64 {}
+// SAFETY: a transparent integer; its default is zero.
+unsafe impl Zeroable for Latch {}
 // SAFETY: each part is valid and has its default as zeroed bytes; padding may be anything.
 unsafe impl<A: Zeroable, B: Zeroable> Zeroable for (A, B) {}
 // SAFETY: as of two.

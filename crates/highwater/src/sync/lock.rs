@@ -110,7 +110,7 @@ impl LockClass {
     }
 
     #[cfg(not(loom))]
-    fn waited(&self, since: std::time::Instant) -> Duration {
+    pub(super) fn waited(&self, since: std::time::Instant) -> Duration {
         let waited = since.elapsed();
         self.contended.add(1);
         self.wait_ns
@@ -137,10 +137,10 @@ mod held {
     }
 
     #[derive(Debug)]
-    pub(super) struct HeldRank(Rank, &'static str);
+    pub(in crate::sync) struct HeldRank(Rank, &'static str);
 
     impl HeldRank {
-        pub(super) fn in_order(class: &'static LockClass) -> Self {
+        pub(in crate::sync) fn in_order(class: &'static LockClass) -> Self {
             // Thread-local handles may be dropped after this thread-local: then nothing is checked.
             let _ = HELD.try_with(|held| {
                 let held = held.borrow();
@@ -182,10 +182,10 @@ mod held {
     use super::LockClass;
 
     #[derive(Debug)]
-    pub(super) struct HeldRank;
+    pub(in crate::sync) struct HeldRank;
 
     impl HeldRank {
-        pub(super) fn in_order(_: &'static LockClass) -> Self {
+        pub(in crate::sync) fn in_order(_: &'static LockClass) -> Self {
             Self
         }
         pub(super) fn any_order(_: &'static LockClass) -> Self {
@@ -194,7 +194,7 @@ mod held {
     }
 }
 
-use held::HeldRank;
+pub(super) use held::HeldRank;
 
 #[cfg(loom)]
 use loom_raw as raw;

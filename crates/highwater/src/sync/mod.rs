@@ -6,15 +6,24 @@
 //!   writers, its readers and the data it publishes; each acquire or release names its partner.
 //! - [`Mutex`] and [`RwLock`] park, and have a [`LockClass`]: its rank in the one lock-order table
 //!   ([`Rank`]), which debug builds check, and its contention, which is always counted.
+//! - [`Latch`] is a reader-writer lock of one word, for data that is kept elsewhere and may be read
+//!   optimistically.
 //! - [`LockTimes`] records how long a lock was waited for and held, and for how much work.
 
 mod block;
+mod held;
+mod latch;
 mod lock;
 mod stat;
 mod times;
 
+#[cfg(all(test, loom))]
+mod latch_loom;
+
 pub(crate) use block::Parker;
 pub use block::block_on;
+pub use held::HeldLatch;
+pub use latch::{Latch, LatchMode, LatchQueues, LatchWait, LatchedData, Seen, Untaken};
 pub use lock::{
     Condvar, LockClass, LockEvents, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard,
     RwLockWriteGuard,

@@ -21,6 +21,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &[
                 "free",
                 "kernel_cache",
+                "racy",
                 "reservation",
                 "sandbox",
                 "token",
@@ -32,7 +33,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &["barrier"],
             &["seat"],
             &["frames"],
-            &["block", "borrow", "done"],
+            &["block", "borrow", "done", "latched"],
             &["decommit", "no_ring", "ring"],
         ],
     ),

@@ -1,0 +1,374 @@
+//! Frames behind latches: bytes that change while others look at them.
+//!
+//! A frame that is *latched* has its right in its latch, under a key as a published frame under its
+//! tag: the exclusive holder owns the frame, shared holders read it. A [`Glimpse`] reads without a
+//! hold, and learns afterwards whether the bytes were those of one moment.
+//!
+//! A glimpse races with writers. It never faults, because frames stay mapped as long as the memory
+//! exists, and it reads by instructions that the compiler cannot see into (module `racy`): for the
+//! abstract machine they return arbitrary bytes and touch no memory, so that the plain writes of a
+//! holder race with nothing. The processor reads the real bytes, and its memory model with the
+//! fences of the latch says that an unchanged version means unchanged bytes.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use super::frames::{Frame, FrameMemory};
+use super::racy;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{
+    HeldLatch, Latch, LatchMode, LatchWait, LatchedData, LockClass, Rank, Seen, Untaken,
+};
+use crate::units::{PAGE_SIZE, Pfn};
+
+/// Class of every frame's latch.
+pub static LATCH_LOCK: LockClass = LockClass::new("latch", Rank::Latch);
+
+/// A shared hold on a latched frame.
+pub struct FrameRead<'m> {
+    memory: &'m FrameMemory,
+    pfn: Pfn,
+    held: HeldLatch,
+}
+
+/// An exclusive hold on a latched frame.
+pub struct FrameWrite<'m> {
+    memory: &'m FrameMemory,
+    /// The frame's token, which the latch has at all other times.
+    frame: ManuallyDrop<Frame>,
+    data: LatchedData,
+    held: HeldLatch,
+}
+
+/// An optimistic read of a latched frame.
+#[derive(Clone, Copy)]
+pub struct Glimpse<'m> {
+    memory: &'m FrameMemory,
+    pfn: Pfn,
+    seen: Seen,
+}
+
+impl FrameMemory {
+    /// Puts an owned frame behind its latch, under `key`.
+    ///
+    /// # Panics
+    ///
+    /// When the frame belongs to another memory.
+    pub fn put_latched(&self, frame: Frame, key: u64) -> Pfn {
+        let pfn = self.redeem(frame);
+        let (latch, word) = self.slot(pfn);
+        // Relaxed: `put` publishes it.
+        word.store(key, Ordering::Relaxed);
+        latch.put();
+        pfn
+    }
+
+    fn slot(&self, pfn: Pfn) -> &(Latch, AtomicU64) {
+        &self.latches[pfn.index()]
+    }
+
+    /// Returns whether a frame is latched at this moment.
+    #[must_use]
+    pub fn is_latched(&self, pfn: Pfn) -> bool {
+        self.slot(pfn).0.is_present()
+    }
+
+    /// Takes a frame's latch shared, if it is latched under `key` and that does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it was not taken.
+    #[inline]
+    pub fn try_share(&self, pfn: Pfn, key: u64) -> Result<FrameRead<'_>, Untaken> {
+        let Some((latch, word)) = self.latches.get(pfn.index()) else {
+            return Err(Untaken::Absent);
+        };
+        latch.try_shared()?;
+        let read = FrameRead {
+            memory: self,
+            pfn,
+            held: HeldLatch::note(latch),
+        };
+        // Relaxed: the latch orders it.
+        match word.load(Ordering::Relaxed) == key {
+            true => Ok(read),
+            false => Err(Untaken::Absent),
+        }
+    }
+
+    /// Takes a frame's latch exclusively, if it is latched under `key` and that does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it was not taken.
+    pub fn try_exclude(&self, pfn: Pfn, key: u64) -> Result<FrameWrite<'_>, Untaken> {
+        let (latch, word) = self.slot(pfn);
+        latch.try_exclusive()?;
+        let write = self.excluded(pfn);
+        // Relaxed: the latch orders it.
+        match word.load(Ordering::Relaxed) == key {
+            true => Ok(write),
+            false => Err(Untaken::Absent),
+        }
+    }
+
+    /// Takes the latch of a frame that is about to be taken from it: fails if it is held, waited
+    /// for or kept.
+    pub fn try_exclude_idle(&self, pfn: Pfn) -> Option<FrameWrite<'_>> {
+        let (latch, _) = self.slot(pfn);
+        latch.try_exclusive_to_retire().ok()?;
+        Some(self.excluded(pfn))
+    }
+
+    /// Wraps an exclusive hold that this thread has just got.
+    fn excluded(&self, pfn: Pfn) -> FrameWrite<'_> {
+        // SAFETY: the frame is latched, so that no token of it exists, and this thread is the only
+        // holder of the latch. `FrameWrite` forgets the token, or ends the latch.
+        let frame = unsafe { Frame::owned(pfn, self.id) };
+        FrameWrite {
+            memory: self,
+            frame: ManuallyDrop::new(frame),
+            data: LatchedData::Unchanged,
+            held: HeldLatch::note(&self.slot(pfn).0),
+        }
+    }
+
+    /// As [`try_share`](Self::try_share), but waits for other holders; the page stays in the frame
+    /// meanwhile. `None` if the frame is not latched under `key`.
+    #[cold]
+    pub fn share_later(&self, pfn: Pfn, key: u64) -> Option<FrameRead<'_>> {
+        let held = self.wait(pfn, key, LatchMode::Shared)?;
+        let memory = self;
+        Some(FrameRead { memory, pfn, held }).filter(|_| self.has_key(pfn, key))
+    }
+
+    /// As [`try_exclude`](Self::try_exclude), but waits for other holders; the page stays in the
+    /// frame meanwhile. `None` if the frame is not latched under `key`.
+    #[cold]
+    pub fn exclude_later(&self, pfn: Pfn, key: u64) -> Option<FrameWrite<'_>> {
+        drop(self.wait(pfn, key, LatchMode::Exclusive)?);
+        Some(self.excluded(pfn)).filter(|_| self.has_key(pfn, key))
+    }
+
+    /// Returns whether this thread holds the latch of a frame that is latched under `key`: if it
+    /// waited, it would wait for itself. False in release builds, which do not know it.
+    #[must_use]
+    pub fn is_held_here(&self, pfn: Pfn, key: u64) -> bool {
+        HeldLatch::is_noted(&self.slot(pfn).0) && self.has_key(pfn, key)
+    }
+
+    /// Returns whether a latched frame, which this thread holds, is latched under `key`.
+    fn has_key(&self, pfn: Pfn, key: u64) -> bool {
+        // Relaxed: the latch orders it.
+        self.slot(pfn).1.load(Ordering::Relaxed) == key
+    }
+
+    /// Waits for a latch, which this thread holds then; `None` if the frame was not latched under
+    /// `key`.
+    fn wait(&self, pfn: Pfn, key: u64, mode: LatchMode) -> Option<HeldLatch> {
+        let (latch, word) = self.slot(pfn);
+        // Relaxed: `LatchWait` has acquired the word before.
+        let is_wanted = || word.load(Ordering::Relaxed) == key;
+        let queues = (latch, &self.latch_queues);
+        LatchWait::new(queues, pfn.index(), mode, is_wanted)
+            .block(&LATCH_LOCK)
+            .then(|| HeldLatch::note(latch))
+    }
+
+    /// Keeps a latched frame latched although it is not held, until [`unkeep`](Self::unkeep).
+    pub fn keep(&self, pfn: Pfn) {
+        self.slot(pfn).0.keep();
+    }
+
+    /// Undoes [`keep`](Self::keep).
+    pub fn unkeep(&self, pfn: Pfn) {
+        self.slot(pfn).0.unkeep();
+    }
+
+    /// Begins an optimistic read, if a frame is latched under `key` and not held exclusively.
+    #[inline(always)]
+    pub fn glimpse(&self, pfn: Pfn, key: u64) -> Option<Glimpse<'_>> {
+        let (latch, word) = self.latches.get(pfn.index())?;
+        let seen = latch.see()?;
+        // Relaxed: as good as the bytes, until it is known that nothing has changed.
+        (word.load(Ordering::Relaxed) == key).then_some(Glimpse {
+            memory: self,
+            pfn,
+            seen,
+        })
+    }
+
+    #[inline(always)]
+    fn latched_ptr(&self, pfn: Pfn) -> NonNull<[u8; PAGE_SIZE]> {
+        debug_assert!(pfn.index() < self.latches.len());
+        // SAFETY: the frame has a latch, so it is in the reservation, which has as many frames.
+        unsafe { self.reservation.frame_ptr_unchecked(pfn) }.cast()
+    }
+}
+
+impl<'m> FrameRead<'m> {
+    /// Returns the bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        // SAFETY: the frame lies in the reservation, which `memory` keeps mapped; while it is held
+        // shared no thread has its token, nor gets it.
+        unsafe { self.memory.latched_ptr(self.pfn).as_ref() }
+    }
+
+    /// Returns the frame's number.
+    #[must_use]
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// Returns the key of the page.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        // Relaxed: the latch orders it.
+        self.memory.slot(self.pfn).1.load(Ordering::Relaxed)
+    }
+
+    /// Turns it into an exclusive hold, if there is no other holder.
+    ///
+    /// # Errors
+    ///
+    /// The hold as it was, if there is one.
+    pub fn try_upgrade(self) -> Result<FrameWrite<'m>, Self> {
+        let Self { memory, pfn, .. } = self;
+        if !memory.slot(pfn).0.try_upgrade() {
+            return Err(self);
+        }
+        let mut read = ManuallyDrop::new(self);
+        // SAFETY: the hold itself is not used any more, and is not dropped.
+        unsafe { std::ptr::drop_in_place(&raw mut read.held) };
+        Ok(memory.excluded(pfn))
+    }
+}
+
+impl Drop for FrameRead<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let (latch, _) = self.memory.slot(self.pfn);
+        latch.release_shared(&self.memory.latch_queues, self.pfn.index());
+    }
+}
+
+impl<'m> FrameWrite<'m> {
+    /// Returns the frame, to read.
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// Returns the frame, to write: its version changes with the release.
+    pub fn frame_mut(&mut self) -> &mut Frame {
+        self.data = LatchedData::Changed;
+        &mut self.frame
+    }
+
+    /// Returns the key of the page.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        // Relaxed: the latch orders it.
+        self.memory.slot(self.frame.pfn()).1.load(Ordering::Relaxed)
+    }
+
+    /// Takes the frame out of its latch.
+    ///
+    /// # Errors
+    ///
+    /// The hold as it was, if a thread waits for it or the frame is kept.
+    pub fn take(self) -> Result<Frame, Self> {
+        let pfn = self.frame.pfn();
+        if !self.memory.slot(pfn).0.retire() {
+            return Err(self);
+        }
+        let mut write = ManuallyDrop::new(self);
+        // SAFETY: the hold itself is not used any more, and is not dropped.
+        unsafe { std::ptr::drop_in_place(&raw mut write.held) };
+        // SAFETY: as above; the latch has no right to the frame any more.
+        Ok(unsafe { ManuallyDrop::take(&mut write.frame) })
+    }
+
+    /// Turns it into a shared hold.
+    pub fn downgrade(self) -> FrameRead<'m> {
+        let (memory, pfn) = (self.memory, self.frame.pfn());
+        let (latch, _) = memory.slot(pfn);
+        latch.downgrade(self.data, &memory.latch_queues, pfn.index());
+        let mut write = ManuallyDrop::new(self);
+        // SAFETY: the hold itself is not used any more, and is not dropped.
+        unsafe { std::ptr::drop_in_place(&raw mut write.held) };
+        FrameRead {
+            memory,
+            pfn,
+            held: HeldLatch::note(latch),
+        }
+    }
+}
+
+impl Drop for FrameWrite<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let pfn = self.frame.pfn();
+        let (latch, _) = self.memory.slot(pfn);
+        latch.release_exclusive(self.data, &self.memory.latch_queues, pfn.index());
+    }
+}
+
+impl<'m> Glimpse<'m> {
+    /// Returns the frame's number.
+    #[must_use]
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// Copies bytes from `offset` on. They are arbitrary unless nothing has changed afterwards.
+    ///
+    /// # Panics
+    ///
+    /// When they are not all within the page.
+    #[inline(always)]
+    pub fn copy_to(&self, offset: usize, into: &mut [u8]) {
+        let fits = into.len() <= PAGE_SIZE && offset <= PAGE_SIZE - into.len();
+        assert!(fits, "{} bytes from {offset} of a page", into.len());
+        let page = self.memory.latched_ptr(self.pfn).cast::<u8>();
+        // SAFETY: the offset is within the frame.
+        let from = unsafe { page.add(offset) };
+        // SAFETY: the bytes lie in the frame, which stays mapped as long as the memory exists.
+        unsafe { racy::copy(from, into) }
+    }
+
+    /// Returns whether the bytes have not changed since it began.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_unchanged(&self) -> bool {
+        self.memory.slot(self.pfn).0.is_unchanged(self.seen)
+    }
+
+    /// Takes the latch exclusively, if it is free and the bytes have not changed since it began.
+    #[must_use]
+    pub fn try_exclude(self) -> Option<FrameWrite<'m>> {
+        let (latch, _) = self.memory.slot(self.pfn);
+        let is_held = latch.try_exclusive_since(self.seen);
+        is_held.then(|| self.memory.excluded(self.pfn))
+    }
+}
+
+impl fmt::Debug for FrameRead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrameRead({})", self.pfn)
+    }
+}
+
+impl fmt::Debug for FrameWrite<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrameWrite({})", self.frame.pfn())
+    }
+}
+
+impl fmt::Debug for Glimpse<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Glimpse({})", self.pfn)
+    }
+}
