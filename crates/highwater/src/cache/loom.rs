@@ -576,7 +576,9 @@ fn a_fill_beside_a_shrink_brings_nothing_back() {
             let frame = filler.memory.claim(Pfn(0));
             let mut filling = filler.cache.begin_fill(key, frame, GroupId(0)).unwrap();
             if filler.file.pages_for_fill() < 2 {
-                filler.memory.surrender(filler.cache.abort_fill(filling));
+                let woken = &mut super::Woken::default();
+                let frame = filler.cache.abort_fill_and(filling, woken);
+                filler.memory.surrender(frame);
                 return;
             }
             let bytes = filler.cache.filling_bytes(&mut filling);
