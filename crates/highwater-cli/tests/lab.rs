@@ -349,6 +349,19 @@ fn pcp_remote_holds_on_every_machine() {
     outcome(&["pcp-remote", "--cpus", "32"]);
 }
 
+/// Goal: no reader waits for write-back of another's page while clean ones are left, with and
+/// without background threads, on a simulated clock and by real threads; pages have the right
+/// bytes, and the published figures are there. Times are shown only.
+#[test]
+fn dirty_read_holds() {
+    let series = outcome(&["dirty-read"]);
+    let rows = series["rows"].as_array().unwrap();
+    let waiting = |row: &Value| row["variant"] == "Highwater" && row["waiting_reads"] == 0;
+    assert_eq!(rows.iter().filter(|row| waiting(row)).count(), 2);
+    let published = series["published"].as_array().unwrap();
+    assert_eq!(published[0]["throughput_percent"], 130);
+}
+
 /// Goal: auto-tuned lists save visits, decay, and follow every knob, and the published tables are
 /// there; one seed gives one outcome except for the times of the last part.
 #[test]

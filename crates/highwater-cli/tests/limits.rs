@@ -133,6 +133,7 @@ fn a_refused_thread_of_an_experiment_names_the_limit_and_is_no_bug() {
         ("rss-cost", 3),
         ("flush-mixed", 4),
         ("flush-reads", 5),
+        ("dirty-read", 7),
         ("pcp-exit", 7),
         ("pcp-remote", 7),
         ("rmap-mapped", 4),

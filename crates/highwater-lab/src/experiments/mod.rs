@@ -13,6 +13,7 @@ mod buckets;
 pub(crate) mod clock;
 mod contenders;
 mod crew;
+pub mod dirty_read;
 mod error;
 mod experiment;
 mod fit;
@@ -56,6 +57,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &pcp_tune::EXPERIMENT,
     &pcp_remote::EXPERIMENT,
     &policies::EXPERIMENT,
+    &dirty_read::EXPERIMENT,
     &rmap_mapped::EXPERIMENT,
     &rmap_read::EXPERIMENT,
 ];

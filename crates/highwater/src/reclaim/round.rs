@@ -32,6 +32,10 @@ pub(super) struct Scan<'a> {
     pub(super) has_drained: bool,
     /// Whether it has waited for isolated pages.
     pub(super) has_waited: bool,
+    /// Whether dirty pages of files are written back, so that they can be evicted.
+    pub(super) writes_dirty: bool,
+    /// Whether dirty pages were left where they were.
+    pub(super) has_spared_dirty: bool,
 }
 
 /// Parameters of one round over the lists of each group.

@@ -16,6 +16,8 @@
 //! watermark is reached. The last priority ignores accesses and scans every list twice, so that a
 //! request gets memory even while other threads read.
 
+use std::time::Duration;
+
 use super::balance::{ScanCounts, ScanInput, Swappiness};
 use super::control::{Actor, Outcome, PassPriority, ScanControl};
 use super::cursor::Visit;
@@ -25,6 +27,7 @@ use super::pass::{Pass, Turn};
 use super::round::{Round, Scan, Scratch, Step};
 use super::sizes::ListSizes;
 use super::{LruvecRef, Reclaim};
+use crate::group::{StatItem, Tolerance};
 use crate::sync::atomic::Ordering;
 use crate::units::Pages;
 
@@ -40,7 +43,7 @@ impl Reclaim {
     /// # Cost
     ///
     /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0, and
-    /// goes through the priorities at most four times. Writes dirty pages back (I/O). Allocates its
+    /// goes through the priorities at most six times. Writes dirty pages back (I/O). Allocates its
     /// buffers, a few hundred bytes, outside all locks. If any group has a `min` or a `low`, also
     /// `GroupNode::protection_below` for each group that it visits.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
@@ -54,6 +57,8 @@ impl Reclaim {
             has_spared_active: false,
             has_drained: false,
             has_waited: false,
+            writes_dirty: self.writes_dirty_at_once(control),
+            has_spared_dirty: false,
         };
         self.batches.drain(|batch| self.spill(batch));
         self.scan_lists(&mut scan);
@@ -71,16 +76,50 @@ impl Reclaim {
         scan.outcome
     }
 
+    /// Returns whether a pass writes dirty pages of files back as it finds them. A request does not
+    /// wait for storage on behalf of others while at least half of the file pages that it may take
+    /// are clean: it leaves dirty ones where they are, for the threads that write back.
+    ///
+    /// Source: direct reclaim of Linux since 3.2, which leaves dirty file pages to the flusher
+    /// threads. Deviation: a pass that finds nothing else writes them itself, because there may be
+    /// no thread.
+    fn writes_dirty_at_once(&self, control: &ScanControl<'_>) -> bool {
+        let is_request = matches!(control.actor, Actor::Direct | Actor::Polled);
+        if !is_request || self.policy.writes_in_requests() {
+            return true;
+        }
+        let Some(home) = self.lruvecs.of(control.target) else {
+            return true;
+        };
+        let pages = home.subtree_sizes().of_type(PageType::File).0;
+        let dirty = match control.is_pool_wide() {
+            true => self.cache.nr_dirty().0,
+            // Any staleness: a hint.
+            false => {
+                let item = StatItem::FileDirty;
+                let read = control
+                    .target
+                    .read_stat(item, Tolerance::ANY, Duration::ZERO);
+                u64::try_from(read.value).unwrap_or(0)
+            }
+        };
+        dirty > pages / 2
+    }
+
     /// Returns whether something is left that the pass has not scanned.
     ///
-    /// Progress: batches are drained once, active pages forced once on each side of `low`, which is
-    /// passed once.
+    /// Progress: batches are drained once, active pages forced once on each side of `low`, dirty
+    /// pages written from a certain round on, and `low` is passed once.
     fn tries_harder(&self, scan: &mut Scan<'_>) -> bool {
         if !std::mem::replace(&mut scan.has_drained, true) && self.drain_batches() > 0 {
             return true;
         }
         if std::mem::take(&mut scan.has_spared_active) && !scan.forces_deactivation {
             scan.forces_deactivation = true;
+            return true;
+        }
+        if std::mem::take(&mut scan.has_spared_dirty) && !scan.writes_dirty {
+            scan.writes_dirty = true;
             return true;
         }
         scan.forces_deactivation = scan.control.first_priority == Some(0);

@@ -298,12 +298,14 @@ impl Reclaim {
     }
 
     /// Writes a page back if it is dirty; returns its placement if that fails, or if the pass takes
-    /// clean pages alone.
+    /// clean pages alone, or clean pages of files first.
     fn clean(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Result<(), Placement> {
         if !self.cache.is_dirty(pfn) {
             return Ok(());
         }
-        if scan.control.actor == Actor::Clean {
+        let is_spared = !scan.writes_dirty && cluster.page_type == PageType::File;
+        if is_spared || scan.control.actor == Actor::Clean {
+            scan.has_spared_dirty |= is_spared;
             return Err(cluster.side.into());
         }
         match self.cache.try_write_back(pfn) {
