@@ -11,8 +11,8 @@ use highwater::units::{Bytes, Pages};
 use highwater_lab::baselines::BackendKind;
 use highwater_lab::control::{Control, Progress};
 use highwater_lab::replay::{
-    DataIo, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
-    TraceInput,
+    DataIo, Failure, IN_FLIGHT_MAX, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table,
+    TenantConfig, TraceInput,
 };
 use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
 use indicatif::HumanCount;
@@ -79,9 +79,13 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_bytes)]
     capacity: Bytes,
 
-    /// Threads that access pages; with 1 a run can be repeated exactly
+    /// Threads that access pages; with 1, and 1 read in flight, a run can be repeated exactly
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
+
+    /// Reads in flight on each thread; with 1, each read blocks its thread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_in_flight)]
+    in_flight: usize,
 
     /// Back end of the frame pool: single-lock, sharded:N or trees [default: the library's]
     #[arg(long, value_name = "KIND")]
@@ -143,6 +147,13 @@ fn parse_threads(text: &str) -> Result<usize, String> {
     threads
         .filter(|threads| (1..=THREADS_MAX).contains(threads))
         .ok_or_else(|| format!("expected 1 to {THREADS_MAX} threads"))
+}
+
+fn parse_in_flight(text: &str) -> Result<usize, String> {
+    let in_flight = text.parse().ok();
+    in_flight
+        .filter(|in_flight| (1..=IN_FLIGHT_MAX).contains(in_flight))
+        .ok_or_else(|| format!("expected 1 to {IN_FLIGHT_MAX} reads in flight"))
 }
 
 /// Runs the replay, reports, and returns the exit status.
@@ -215,6 +226,7 @@ impl ReplayArguments {
             tenants,
             capacity: self.capacity,
             threads: self.threads,
+            in_flight: self.in_flight,
             backend: self.backend,
             policy: self.policy,
             tunables: self

@@ -112,6 +112,7 @@ impl Recorded {
             tenants: vec![tenant],
             capacity: capacity.bytes(),
             threads: 1,
+            in_flight: 1,
             backend: None,
             policy: PolicyKind::default(),
             tunables: Tunables::default(),

@@ -182,6 +182,7 @@ fn the_library_misses_as_its_decisions_do() {
             tenants: vec![tenant],
             capacity: Pages(capacity as u64).bytes(),
             threads: 1,
+            in_flight: 1,
             backend: None,
             policy: kind,
             tunables: Tunables::default(),

@@ -39,6 +39,7 @@ fn config(dir: &Path) -> ReplayConfig {
         tenants: Vec::new(),
         capacity: CAPACITY,
         threads: 1,
+        in_flight: 1,
         backend: None,
         policy: PolicyKind::default(),
         tunables: Tunables::default(),
@@ -485,6 +486,34 @@ fn nothing_is_left_in_the_directory() {
     assert_eq!(left(), 0);
 }
 
+/// Goal: with reads in flight, every access is counted and verified, and counts mean the same.
+/// Method: a file that is read once in order, so that each access is a miss; and random reads and
+/// writes, whose accesses block.
+#[test]
+fn reads_in_flight_are_counted_and_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = 3 * CAPACITY.0 / 4096;
+    let scan = reads(0..pages);
+    for threads in [1, 2] {
+        let mut config = config(dir.path());
+        (config.threads, config.in_flight) = (threads, 16);
+        config.tenants = vec![
+            tenant(dir.path(), "scan", Format::Lirs, &scan),
+            tenant(dir.path(), "mixed", Format::Csv, &mixed(seed(), 500, 2000)),
+        ];
+        let replay = Replay::prepare(&config).unwrap();
+        let outcome = replay.run(&Control::default()).unwrap();
+        let report = &outcome.report;
+        assert_eq!(report.verify_failures, 0, "{:?}", outcome.mismatches);
+        assert_eq!(report.manifest.in_flight, 16);
+        let [scan, mixed] = &report.tenants[..] else {
+            panic!("two tenants");
+        };
+        assert_eq!((scan.page_accesses, scan.hits), (pages, 0));
+        assert_eq!((mixed.page_accesses, mixed.requests), (2500, 2500));
+    }
+}
+
 /// Goal: invalid configurations are refused by name.
 #[test]
 fn bad_configurations_are_refused() {
@@ -497,10 +526,14 @@ fn bad_configurations_are_refused() {
         Replay::prepare(&config).unwrap_err().to_string()
     };
     type Change<'a> = &'a dyn Fn(&mut ReplayConfig);
-    let cases: [(Change<'_>, &str); 6] = [
+    let cases: [(Change<'_>, &str); 7] = [
         (&|c| c.tenants.clear(), "no trace to replay"),
         (&|c| c.threads = 0, "0 threads: expected 1 to 1024"),
         (&|c| c.threads = 1025, "1025 threads"),
+        (
+            &|c| c.in_flight = 0,
+            "0 reads in flight: expected 1 to 1024",
+        ),
         (
             &|c| c.tenants.push(c.tenants[0].clone()),
             "two tenants are named `one`",

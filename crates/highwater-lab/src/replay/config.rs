@@ -13,6 +13,9 @@ use crate::trace::ReaderOptions;
 /// Largest number of threads of a run. Chosen: more than any machine can use.
 pub const THREADS_MAX: usize = 1024;
 
+/// Largest number of reads in flight on a thread. Chosen: above the queue of any device.
+pub const IN_FLIGHT_MAX: usize = 1024;
+
 /// Largest number of tenants of a run. Chosen: each holds two open files, besides its trace and its
 /// keys.
 pub const TENANTS_MAX: usize = 200;
@@ -24,9 +27,11 @@ pub struct ReplayConfig {
     pub tenants: Vec<TenantConfig>,
     /// Memory for page frames.
     pub capacity: Bytes,
-    /// Threads that access pages, 1 to [`THREADS_MAX`]. With one, a run is a function of the traces
-    /// and the seed.
+    /// Threads that access pages, 1 to [`THREADS_MAX`]. With one, and one read in flight, a run is
+    /// a function of the traces and the seed.
     pub threads: usize,
+    /// Reads in flight on each thread, 1 to [`IN_FLIGHT_MAX`]; with 1, each read blocks its thread.
+    pub in_flight: usize,
     /// Back end of the frame pool; `None` for the manager's default.
     pub backend: Option<BackendKind>,
     /// Eviction policy.

@@ -39,10 +39,10 @@ const MISMATCHES_SHOWN: usize = 8;
 
 /// Counts of one thread for one tenant.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    requests: u64,
-    page_accesses: u64,
-    hits: u64,
+pub(super) struct Tally {
+    pub(super) requests: u64,
+    pub(super) page_accesses: u64,
+    pub(super) hits: u64,
 }
 
 /// Pages that did not verify.
@@ -71,8 +71,8 @@ impl Failures {
 
 /// Counts of all threads.
 #[derive(Debug, Default)]
-struct Counts {
-    tallies: Vec<Tally>,
+pub(super) struct Counts {
+    pub(super) tallies: Vec<Tally>,
     failures: Failures,
 }
 
@@ -152,7 +152,14 @@ fn access_all(
             let worker = worker.spawn_scoped(scope, move || {
                 let _stop = StopOnPanic(control);
                 let mut worker = Worker::new(run, control, latencies.recorder(index));
-                if let Err(error) = worker.work(index) {
+                let in_flight = run.manifest.in_flight;
+                let worked = match in_flight {
+                    1 => worker.work(index),
+                    _ => run
+                        .manager
+                        .block_on(worker.work_in_flight(index, in_flight)),
+                };
+                if let Err(error) = worked {
                     fail(error);
                 }
                 worker.counts
@@ -193,11 +200,11 @@ impl Drop for StopOnPanic<'_> {
 }
 
 /// One thread's view of the run.
-struct Worker<'a> {
-    run: &'a Replay,
-    control: &'a Control,
-    counts: Counts,
-    latencies: Recorder<'a>,
+pub(super) struct Worker<'a> {
+    pub(super) run: &'a Replay,
+    pub(super) control: &'a Control,
+    pub(super) counts: Counts,
+    pub(super) latencies: Recorder<'a>,
 }
 
 impl<'a> Worker<'a> {
@@ -226,7 +233,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn access(&mut self, index: usize, access: Access) -> Result<(), ReplayError> {
+    pub(super) fn access(&mut self, index: usize, access: Access) -> Result<(), ReplayError> {
         let run = self.run;
         let tenant = &run.tenants[index];
         self.counts.tallies[index].requests += 1;
@@ -262,6 +269,18 @@ impl<'a> Worker<'a> {
         self.latencies.record(start.elapsed(), seen);
         self.verify(tenant, tenant.data.stamp(page, 0), bytes);
         Ok(seen)
+    }
+
+    /// Reads a page of an immutable file if it is resident; returns whether it is.
+    pub(super) fn read_resident(&mut self, tenant: &Tenant, page: u64) -> bool {
+        let start = Instant::now();
+        let guard = self.run.manager.enter();
+        let Some(bytes) = tenant.mapping.try_read(&guard, page) else {
+            return false;
+        };
+        self.latencies.record(start.elapsed(), Seen::Hit);
+        self.verify(tenant, tenant.data.stamp(page, 0), bytes);
+        true
     }
 
     /// Reads a page of a writable file under its shared latch.
@@ -306,7 +325,7 @@ impl<'a> Worker<'a> {
         Ok(seen)
     }
 
-    fn verify(&mut self, tenant: &Tenant, stamp: PageStamp, bytes: &[u8]) {
+    pub(super) fn verify(&mut self, tenant: &Tenant, stamp: PageStamp, bytes: &[u8]) {
         if let Err(mismatch) = stamp.verify(bytes) {
             self.counts.failures.add(tenant, &mismatch);
         }
@@ -427,7 +446,12 @@ fn fault_of(tenant: &Tenant) -> Option<String> {
 }
 
 #[cold]
-fn access_failed(tenant: &Tenant, op: Op, page: u64, source: ManagerError) -> ReplayError {
+pub(super) fn access_failed(
+    tenant: &Tenant,
+    op: Op,
+    page: u64,
+    source: ManagerError,
+) -> ReplayError {
     ReplayError::Access {
         tenant: tenant.name.clone(),
         op,

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use highwater::units::Bytes;
 use thiserror::Error;
 
-use super::{TENANTS_MAX, THREADS_MAX};
+use super::{IN_FLIGHT_MAX, TENANTS_MAX, THREADS_MAX};
 use crate::control::Interrupted;
 use crate::trace::{DirectoryError, Format, Op, TraceError};
 
@@ -45,6 +45,12 @@ pub enum ReplayError {
     Threads {
         /// The count.
         threads: usize,
+    },
+    /// A number of reads in flight out of range.
+    #[error("{in_flight} reads in flight: expected 1 to {IN_FLIGHT_MAX}")]
+    InFlight {
+        /// The number.
+        in_flight: usize,
     },
     /// A limit under which no page can be resident.
     #[error("tenant `{tenant}`: max={max} holds no page: expected at least 4 KiB, or no max")]

@@ -28,6 +28,8 @@ pub struct Manifest {
     pub seed: u64,
     /// Threads that accessed pages.
     pub threads: usize,
+    /// Reads in flight on each thread.
+    pub in_flight: usize,
     /// The machine it ran on.
     pub machine: Machine,
 }
@@ -74,6 +76,7 @@ impl Manifest {
             readahead_pages: config.readahead.0,
             seed: config.seed,
             threads: config.threads,
+            in_flight: config.in_flight,
             machine: Machine::detect(),
         }
     }

@@ -23,6 +23,7 @@
 //! | `run_dir` | the directory of these files, and its cleanup |
 //! | `schedule` | the order of requests |
 //! | `engine` | the access loop and the final verification |
+//! | `in_flight` | the same with several reads in flight |
 //! | `manifest`, `latency`, `report`, `table` | the report |
 
 mod backing;
@@ -30,6 +31,7 @@ mod config;
 mod content;
 mod engine;
 mod error;
+mod in_flight;
 mod latency;
 mod layout;
 mod report;
@@ -41,7 +43,9 @@ mod setup;
 mod table;
 mod versions;
 
-pub use config::{DataIo, ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
+pub use config::{
+    DataIo, IN_FLIGHT_MAX, ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput,
+};
 pub use error::{ManagerError, ReplayError};
 pub use latency::LatencySummary;
 pub use manifest::{Machine, Manifest, TraceReport};

@@ -22,7 +22,7 @@ use super::manifest::Manifest;
 use super::run_dir::RunDir;
 use super::schedule::Source;
 use super::versions::Versions;
-use super::{ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
+use super::{IN_FLIGHT_MAX, ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
 use crate::trace::{Digesting, ReaderOptions, TraceReader};
 
 /// A run that is ready to start.
@@ -198,6 +198,10 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
     let threads = config.threads;
     if !(1..=THREADS_MAX).contains(&threads) {
         return Err(ReplayError::Threads { threads });
+    }
+    let in_flight = config.in_flight;
+    if !(1..=IN_FLIGHT_MAX).contains(&in_flight) {
+        return Err(ReplayError::InFlight { in_flight });
     }
     match config.tenants.len() {
         0 => return Err(ReplayError::NoTenants),

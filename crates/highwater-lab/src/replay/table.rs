@@ -67,8 +67,8 @@ impl<'a> Table<'a> {
         let footprint = format!("footprint of the traces {}", size(footprint));
         let manifest = &report.manifest;
         let how = format!(
-            "back end {}, seed {}, threads {}",
-            manifest.backend, manifest.seed, manifest.threads
+            "back end {}, seed {}, threads {}, in flight {}",
+            manifest.backend, manifest.seed, manifest.threads, manifest.in_flight
         );
         let io = match report.io {
             DataIo::Direct => "direct",

@@ -17,7 +17,7 @@ use crate::cache::{FileId, Filling, VmArea};
 use crate::group::NodeCharge;
 use crate::memmap::Pinned;
 use crate::reclaim::Afloat;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
 use crate::units::MapPage;
 
@@ -69,8 +69,8 @@ impl Flight {
     }
 
     /// Delivers the first page to a task. Returns the place where the task waits for it.
-    pub(super) fn deliver(&mut self, page: MapPage) -> Arc<Landing> {
-        let landing = Arc::new(Landing::new());
+    pub(super) fn deliver(&mut self, page: MapPage, flights: &Flights) -> Arc<Landing> {
+        let landing = Arc::new(Landing::new(&flights.nr_untaken));
         self.wanted = Some(Wanted {
             page,
             landing: Arc::clone(&landing),
@@ -85,7 +85,11 @@ type Delivered = Result<Pinned, ReadError>;
 /// Where a task waits for the page that it asked storage for. Shared by the task and the flight;
 /// if the task is dropped, the flight lands all the same.
 #[derive(Debug)]
-pub(super) struct Landing(Mutex<LandingState>);
+pub(super) struct Landing {
+    state: Mutex<LandingState>,
+    /// The manager's count of deliveries that were not taken.
+    nr_untaken: Arc<AtomicU64>,
+}
 
 #[derive(Debug)]
 enum LandingState {
@@ -95,13 +99,16 @@ enum LandingState {
 }
 
 impl Landing {
-    fn new() -> Self {
-        Self(Mutex::new(&LANDING_LOCK, LandingState::Flying(None)))
+    fn new(nr_untaken: &Arc<AtomicU64>) -> Self {
+        Self {
+            state: Mutex::new(&LANDING_LOCK, LandingState::Flying(None)),
+            nr_untaken: Arc::clone(nr_untaken),
+        }
     }
 
     /// Returns the delivery, or wakes the task when it comes.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Delivered> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         // No wake-up is lost: `land` takes the waker under this lock.
         if let LandingState::Flying(known) = &mut *state {
             let waker = context.waker();
@@ -115,17 +122,33 @@ impl Landing {
             return Poll::Pending;
         }
         match std::mem::replace(&mut *state, LandingState::Taken) {
-            LandingState::Landed(delivered) => Poll::Ready(delivered),
+            LandingState::Landed(delivered) => {
+                // Relaxed: see the field of `Flights`.
+                self.nr_untaken.fetch_sub(1, Ordering::Relaxed);
+                Poll::Ready(delivered)
+            }
             _ => panic!("a delivery is taken once"),
         }
     }
 
     /// Delivers; returns the waker of the task, if it has been polled.
     pub(super) fn land(&self, delivered: Delivered) -> Option<Waker> {
-        let before = std::mem::replace(&mut *self.0.lock(), LandingState::Landed(delivered));
+        // Relaxed: see the field of `Flights`. Before the delivery can be taken.
+        self.nr_untaken.fetch_add(1, Ordering::Relaxed);
+        let landed = LandingState::Landed(delivered);
+        let before = std::mem::replace(&mut *self.state.lock(), landed);
         match before {
             LandingState::Flying(waker) => waker,
             _ => panic!("a flight lands once"),
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if let LandingState::Landed(_) = &*self.state.lock() {
+            // Relaxed: as in `poll`.
+            self.nr_untaken.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -149,6 +172,10 @@ pub(super) struct Flights {
     /// A copy of the count under the lock.
     /// Written by: holders of the lock. Read by: any thread. Publishes: nothing.
     nr_afloat: AtomicU64,
+    /// Number of deliveries that were not taken: their pages are pinned.
+    /// Written by: the threads that land and take them. Read by: tasks that find no memory.
+    /// Publishes: nothing; a task that reads too low a count waits as if there were none.
+    nr_untaken: Arc<AtomicU64>,
     nr_launched: StatCell,
     nr_landed: StatCell,
 }
@@ -184,6 +211,7 @@ impl Flights {
             landed: Condvar::new(),
             nr_waiting: AtomicU64::new(0),
             nr_afloat: AtomicU64::new(0),
+            nr_untaken: Arc::new(AtomicU64::new(0)),
             nr_launched: StatCell::new(),
             nr_landed: StatCell::new(),
         }
@@ -195,16 +223,18 @@ impl Flights {
         self.nr_launched.add(1);
         let mut table = self.table.lock();
         table.count += 1;
-        // SeqCst. Pairs with: `announce`. With less, this thread and one that waits could each read
-        // what the other had not written yet.
-        self.nr_afloat.store(table.count, Ordering::SeqCst);
+        // Relaxed: the fence below orders it.
+        self.nr_afloat.store(table.count, Ordering::Relaxed);
         match table.of_files.iter_mut().find(|(of, _)| *of == file) {
             Some((_, count)) => *count += 1,
             None => table.of_files.push((file, 1)),
         }
         drop(table);
-        // SeqCst. Pairs with: `announce`.
-        self.nr_waiting.load(Ordering::SeqCst) > 0
+        // SeqCst. Pairs with: the fence of `announce`. With less, this thread and one that waits
+        // could each read a count from before the other's change.
+        fence(Ordering::SeqCst);
+        // Relaxed: after the fence.
+        self.nr_waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Returns a flight that is about to land.
@@ -217,8 +247,10 @@ impl Flights {
 
     /// Counts the caller as waiting for pages that others fill; returns whether any are afloat.
     pub(super) fn announce(&self) -> bool {
-        // SeqCst. Pairs with: `launch`.
-        self.nr_waiting.fetch_add(1, Ordering::SeqCst);
+        // Relaxed: the fence orders it.
+        self.nr_waiting.fetch_add(1, Ordering::Relaxed);
+        // SeqCst. Pairs with: the fence of `launch`.
+        fence(Ordering::SeqCst);
         self.nr_afloat() > 0
     }
 
@@ -231,8 +263,14 @@ impl Flights {
 
     /// Returns the number of flights that have not landed.
     pub(super) fn nr_afloat(&self) -> u64 {
-        // SeqCst. Pairs with: `launch`.
-        self.nr_afloat.load(Ordering::SeqCst)
+        // Relaxed: a thread that must not miss a flight passes a fence before.
+        self.nr_afloat.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether tasks have deliveries to take.
+    pub(super) fn is_any_untaken(&self) -> bool {
+        // Relaxed: see the field.
+        self.nr_untaken.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn nr_launched(&self) -> u64 {
@@ -279,8 +317,8 @@ impl Drop for Aboard<'_> {
         flights.nr_landed.add(1);
         let mut table = flights.table.lock();
         table.count -= 1;
-        // SeqCst. Pairs with: nothing; it is a count in the order of `launch`.
-        flights.nr_afloat.store(table.count, Ordering::SeqCst);
+        // Relaxed: as in `launch`; no thread acts on a flight that has landed.
+        flights.nr_afloat.store(table.count, Ordering::Relaxed);
         let index = table.of_files.iter().position(|(of, _)| of == file);
         let index = index.expect("a flight is counted");
         table.of_files[index].1 -= 1;
@@ -295,5 +333,113 @@ impl Drop for Aboard<'_> {
         }
         // Outside the lock: wakers are the program's code.
         tasks.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom {
+    //! Models: launching, landing, waiting and cancelling.
+
+    use std::future::poll_fn;
+
+    use ::loom::{model, thread};
+
+    use super::*;
+    use crate::cache::loom::Nothing;
+    use crate::cache::{Access, PageCache};
+    use crate::memmap::FrameMemory;
+    use crate::percpu::Regime;
+    use crate::sync::block_on;
+    use crate::topology::Topology;
+    use crate::units::{FilePage, Pages};
+
+    fn a_file() -> FileId {
+        let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
+        let cache = PageCache::new(memory, &Topology::flat(1), Regime::Atomic);
+        cache
+            .open(Arc::new(Nothing), Access::ReadOnly)
+            .unwrap()
+            .id()
+    }
+
+    fn no_page() -> Delivered {
+        let page = FilePage(0);
+        let source = std::io::Error::from_raw_os_error(5 /* EIO */);
+        Err(ReadError::Io { page, source })
+    }
+
+    #[test]
+    fn a_delivery_reaches_its_task() {
+        model(|| {
+            let landing = Arc::new(Landing::new(&Arc::default()));
+            let storage = Arc::clone(&landing);
+            let storage = thread::spawn(move || {
+                let waker = storage.land(no_page());
+                waker.into_iter().for_each(Waker::wake);
+            });
+            let delivered = block_on(poll_fn(|context| landing.poll(context)), None);
+            assert!(delivered.unwrap().is_err());
+            storage.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_cancelled_task_leaves_the_delivery_to_storage() {
+        model(|| {
+            let landing = Arc::new(Landing::new(&Arc::default()));
+            let storage = Arc::clone(&landing);
+            let storage = thread::spawn(move || {
+                let waker = storage.land(no_page());
+                waker.into_iter().for_each(Waker::wake);
+                Arc::strong_count(&storage)
+            });
+            let mut context = Context::from_waker(Waker::noop());
+            drop(landing.poll(&mut context));
+            drop(landing);
+            assert!(storage.join().unwrap() <= 2);
+        });
+    }
+
+    #[test]
+    fn a_launch_or_a_waiter_calls_the_reaper() {
+        // Goal: no flight is left in the ring while a thread waits for it.
+        model(|| {
+            let flights = Arc::new(Flights::new());
+            let file = a_file();
+            let waiter = Arc::clone(&flights);
+            let waiter = thread::spawn(move || waiter.announce());
+            let is_waited_for = flights.launch(file);
+            let sees_flights = waiter.join().unwrap();
+            assert!(is_waited_for || sees_flights);
+            drop(flights.aboard(file));
+            flights.end_announcement();
+            assert_eq!(flights.nr_afloat(), 0);
+        });
+    }
+
+    #[test]
+    fn a_landing_wakes_tasks_and_threads() {
+        model(|| {
+            let flights = Arc::new(Flights::new());
+            let file = a_file();
+            assert!(!flights.launch(file));
+            let closer = Arc::clone(&flights);
+            let closer = thread::spawn(move || {
+                while closer.is_afloat(file) {
+                    closer.wait(file, None);
+                }
+            });
+            let task = Arc::clone(&flights);
+            let task = thread::spawn(move || {
+                let polled = poll_fn(|context| match task.watch(context) {
+                    true => Poll::Pending,
+                    false => Poll::Ready(()),
+                });
+                block_on(polled, None).unwrap();
+            });
+            drop(flights.aboard(file));
+            closer.join().unwrap();
+            task.join().unwrap();
+        });
     }
 }

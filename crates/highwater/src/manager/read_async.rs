@@ -5,7 +5,7 @@
 //! | a blocking fault waits for | a polled one |
 //! |---|---|
 //! | a fill or eviction of the page by another thread | is woken when it ends, and looks again |
-//! | memory | reclaims clean pages; if there are none, is woken when a flight lands; if none is afloat, waits like a blocking fault |
+//! | memory | reclaims clean pages; if there are none, is woken when a flight lands, or polled again while other tasks have pages to take; if there is neither, waits like a blocking fault |
 //! | storage | launches the window, and is woken when its own page has landed |
 
 use std::fmt;
@@ -287,13 +287,18 @@ impl Core {
         let supply = match self.supply_now(source) {
             Some(supply) => supply,
             None if self.io.flights.watch(context) => return Ok(PolledFault::Waits),
+            None if self.io.flights.is_any_untaken() => {
+                // Other tasks have pages pinned that they have not been polled for.
+                context.waker().wake_by_ref();
+                return Ok(PolledFault::Waits);
+            }
             None => self.supply_one(source, key.page())?,
         };
         let Some(fills) = self.begin_wanted(source, &window, supply) else {
             return Ok(PolledFault::Again);
         };
         let mut flights = fills.set_afloat(area);
-        let landing = flights[0].deliver(page);
+        let landing = flights[0].deliver(page, &self.io.flights);
         self.launch(flights);
         Ok(PolledFault::Launched(landing))
     }
@@ -331,7 +336,8 @@ impl Core {
             }
         }
         self.launch(flights);
-        self.submit_reads();
+        // No task takes them.
+        self.see_to_it();
     }
 }
 

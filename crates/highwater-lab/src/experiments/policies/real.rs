@@ -66,6 +66,7 @@ fn replayed(
         tenants: vec![tenant],
         capacity: Pages(capacity as u64).bytes(),
         threads: threads(setup),
+        in_flight: 1,
         backend: None,
         policy,
         tunables: Tunables::default(),

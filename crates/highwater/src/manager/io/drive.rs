@@ -195,3 +195,25 @@ impl Core {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom {
+    //! Model: a driver's sleep. The sleep in the ring differs in the bell, which stays rung.
+
+    use ::loom::{model, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_wake_ends_the_sleep_or_prevents_it() {
+        model(|| {
+            let signal = Arc::new(DriverSignal::new());
+            let waker = Waker::from(Arc::clone(&signal));
+            let task = thread::spawn(move || waker.wake());
+            while !signal.take() {
+                signal.park();
+            }
+            task.join().unwrap();
+        });
+    }
+}

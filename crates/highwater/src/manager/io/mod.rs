@@ -41,6 +41,11 @@ use threads::ReadThreads;
 
 static BACKLOG_LOCK: LockClass = LockClass::new("read_backlog", Rank::Leaf);
 
+/// Reads that a driver hands to the system in the midst of its polls. Chosen by measurement
+/// (`benches-external/larger-than-memory`, 64 in flight, a disk of 110,000 reads a second): 0.86 to
+/// 0.96 of a bare ring's reads, and 0.77 to 0.82 where the disk waits for the end of the polls.
+const SUBMIT_AT: usize = 16;
+
 /// Asynchronous reads of one manager.
 pub(super) struct Io {
     /// The manager's core, which the threads need.
@@ -262,13 +267,14 @@ impl Core {
             self.submit_reads();
             refused = ring.read(from, offset, frames, load).err();
         }
-        match refused {
-            Some((frames, load)) => Err(load.into_flight(frames)),
-            None => {
-                self.io.stats.by_ring.add(1);
-                Ok(())
-            }
+        if let Some((frames, load)) = refused {
+            return Err(load.into_flight(frames));
         }
+        self.io.stats.by_ring.add(1);
+        if ring.nr_queued() >= SUBMIT_AT {
+            self.submit_reads();
+        }
+        Ok(())
     }
 
     /// Moves flights from the backlog to the ring, or to threads if the ring is refused.

@@ -1,0 +1,121 @@
+//! Promise: where the system refuses io_uring, from the start or from some moment on, threads read
+//! for asynchronous faults; every read ends, with the right bytes.
+//!
+//! Each case runs in a process of its own, because filters of system calls are permanent: the test
+//! starts itself again.
+#![cfg(all(target_os = "linux", not(miri)))]
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+#![expect(clippy::print_stderr, reason = "a test that skips something says so")]
+#![expect(unsafe_code, reason = "installs a filter of system calls")]
+
+#[path = "../src/memmap/sandbox.rs"]
+mod sandbox;
+
+use std::env;
+use std::future::poll_fn;
+use std::io::Write;
+use std::process::{Command, exit};
+use std::task::Poll;
+
+use highwater::{Bytes, Manager, Mapping, ReadPattern};
+use tempfile::NamedTempFile;
+
+const PAGES: u64 = 512;
+
+/// Makes the system refuse `calls` of all threads; ends the process if that is impossible.
+fn refuse(calls: &[libc::c_long]) {
+    if !sandbox::refuse_process(calls, libc::EPERM) {
+        eprintln!("skipped: this system does not filter system calls");
+        exit(0);
+    }
+}
+
+/// Runs the test `name` again in a process of its own; returns true in that process.
+fn is_in_a_process(name: &str) -> bool {
+    const INSIDE: &str = "HIGHWATER_TEST_INSIDE";
+    if env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args([name, "--exact", "--nocapture"])
+        .env(INSIDE, "1");
+    assert!(command.status().unwrap().success());
+    false
+}
+
+fn scene() -> (Manager, Mapping, NamedTempFile) {
+    let mut file = NamedTempFile::new().unwrap();
+    for page in 0..PAGES {
+        file.write_all(&[u8::try_from(page % 251).unwrap(); 4096])
+            .unwrap();
+    }
+    let hw = Manager::builder().capacity(Bytes::mib(1)).build().unwrap();
+    let open = hw.open(file.path()).unwrap();
+    let map = hw.space(&hw.root()).map_file(&open, 0..PAGES).unwrap();
+    map.set_read_pattern(ReadPattern::Random);
+    (hw, map, file)
+}
+
+/// Reads pages, all in flight at once; calls `between` after they were asked for.
+fn read(hw: &Manager, map: &Mapping, pages: std::ops::Range<u64>, between: impl FnOnce()) {
+    let mut between = Some(between);
+    let reads = pages.map(|page| (page, Box::pin(map.read_async(page))));
+    let mut reads: Vec<_> = reads.collect();
+    hw.block_on(poll_fn(|context| {
+        reads.retain_mut(|(page, read)| match read.as_mut().poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(read) => {
+                let byte = u8::try_from(*page % 251).unwrap();
+                assert_eq!(read.unwrap().bytes(), &[byte; 4096]);
+                false
+            }
+        });
+        between.take().into_iter().for_each(|between| between());
+        match reads.is_empty() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }));
+}
+
+fn shown(hw: &Manager) -> String {
+    let snapshot = hw.snapshot().to_string();
+    let line = snapshot.lines().find(|line| line.starts_with("io: "));
+    line.unwrap().to_owned()
+}
+
+#[test]
+fn threads_read_where_the_ring_is_refused() {
+    if !is_in_a_process("threads_read_where_the_ring_is_refused") {
+        return;
+    }
+    refuse(&[libc::SYS_io_uring_setup]);
+    let (hw, map, _file) = scene();
+    assert_eq!(shown(&hw), "io: not used yet");
+    read(&hw, &map, 0..100, || {});
+    let shown = shown(&hw);
+    assert!(shown.contains("threads (no io_uring: "), "{shown}");
+}
+
+#[test]
+fn threads_take_over_where_the_ring_is_refused_later() {
+    if !is_in_a_process("threads_take_over_where_the_ring_is_refused_later") {
+        return;
+    }
+    let (hw, map, _file) = scene();
+    read(&hw, &map, 0..100, || {});
+    if !shown(&hw).starts_with("io: io_uring") {
+        eprintln!("skipped: {}", shown(&hw));
+        return;
+    }
+    // Some of these reads are in the system, and the last few only queued.
+    read(&hw, &map, 200..300, || {
+        refuse(&[libc::SYS_io_uring_enter]);
+    });
+    let shown = shown(&hw);
+    assert!(shown.contains("threads (io_uring refused: "), "{shown}");
+    read(&hw, &map, 300..PAGES, || {});
+    assert_eq!(hw.snapshot().counter("nr_async_reads"), 0);
+    hw.check_invariants();
+}
