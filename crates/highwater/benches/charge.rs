@@ -56,6 +56,14 @@ const PROMISED: [(&str, f64); 3] = [
     (GROW_AND_SHRINK, 2.5),
 ];
 const MAKE_AND_DROP: &str = "make and drop, of a manager";
+const ONE_IN_TURN: &str = "one group in turn";
+/// Upper bounds, in times the figure of one group, on one thread.
+const IN_TURN: [(&str, f64); 4] = [
+    ("4 groups in turn", 1.05),
+    ("7 groups in turn", 1.05),
+    ("32 groups in turn", 2.0),
+    ("1,000 groups in turn", 2.0),
+];
 const AT_RANDOM: &str = "the same, 1,024 groups at random";
 
 /// A counter with a maximum (`page_counter`), on lines of its own.
@@ -160,6 +168,30 @@ fn making_at_random(name: &'static str, regime: Regime) -> Variant {
     })
 }
 
+/// Like [`making`], for that many groups at depth 4 in turn.
+fn making_in_turn(name: &'static str, nr_groups: usize) -> Variant {
+    let mut session = managed(Regime::preferred(&Topology::detect()));
+    for name in ["tenant", "session"] {
+        let limits = Limits::max(Bytes::gib(1));
+        session = session.child(name, limits).expect("a name that is free");
+    }
+    let groups: Vec<_> = (0..nr_groups)
+        .map(|nth| session.child(&format!("query-{nth}"), Limits::max(Bytes::gib(1))))
+        .collect::<Result<_, _>>()
+        .expect("names that are free");
+    Variant::new(name, TIMES, move |times| {
+        let mut turn = groups.iter();
+        for _ in 0..times {
+            let group = turn.next().unwrap_or_else(|| {
+                turn = groups.iter();
+                turn.next().expect("there is a group")
+            });
+            let charge = group.charge(black_box(Bytes::PAGE));
+            black_box(&charge.expect("there is room"));
+        }
+    })
+}
+
 /// The alternatives of programs without this library.
 fn baselines() -> [Variant; 3] {
     let chain = [const {
@@ -200,6 +232,11 @@ fn variants() -> Vec<Variant> {
     let mut variants = vec![
         making(MAKE_AND_DROP, preferred),
         making_at_random(AT_RANDOM, preferred),
+        making_in_turn(ONE_IN_TURN, 1),
+        making_in_turn(IN_TURN[0].0, 4),
+        making_in_turn(IN_TURN[1].0, 7),
+        making_in_turn(IN_TURN[2].0, 32),
+        making_in_turn(IN_TURN[3].0, 1000),
         growing(GROW_AND_SHRINK, at_depth_4(preferred)),
         charging("make and drop, of a tree", at_depth_4(preferred)),
         making("manager, atomic regime", Regime::Atomic),
@@ -221,7 +258,7 @@ fn main() -> ExitCode {
 }
 
 /// Measures on that many threads.
-fn run(threads: u32) -> [Promise; 3] {
+fn run(threads: u32) -> Vec<Promise> {
     let medians: Medians = measure(&variants(), threads);
     let of = |wanted| {
         let found = medians.iter().find(|(name, _)| *name == wanted);
@@ -236,9 +273,15 @@ fn run(threads: u32) -> [Promise; 3] {
     } else {
         "two threads"
     };
-    PROMISED.map(|(name, additions)| {
+    let absolute = PROMISED.into_iter().map(|(name, additions)| {
         let ratio = of(name) / of(BARE_ADD);
         let name = format!("{name}, {together}: bare additions");
         Promise::new(name, ratio, ..=additions)
-    })
+    });
+    let in_turn = IN_TURN.into_iter().filter(|_| threads == 1);
+    let in_turn = in_turn.map(|(name, times)| {
+        let name_shown = format!("{name}: times one group");
+        Promise::new(name_shown, of(name) / of(ONE_IN_TURN), ..=times)
+    });
+    absolute.chain(in_turn).collect()
 }

@@ -14,7 +14,7 @@ use highwater::group::{ChargeError, GroupNode, GroupTree, Limits, MaxError, Node
 use highwater::units::{Bytes, CpuId, Estimate, GroupId};
 
 /// Maximum number of tokens in a word, as documented at `GroupNode::usage`.
-const TOKENS_MAX: Bytes = Bytes::kib(256);
+const TOKENS_MAX: Bytes = Bytes::kib(224);
 
 /// `count` times an odd amount, so that no sum is a number of whole pages.
 const fn amount(count: u64) -> Bytes {
@@ -131,6 +131,59 @@ fn no_charge_is_refused_while_pages_are_free_or_parked() {
         drop(all);
     }
     tree.check_invariants();
+}
+
+// Goal: 1,000 groups below one tight limit share it to the last byte, although each has words on
+// many CPUs that could hold far more. Method: all groups charge and uncharge on random CPUs, which
+// leaves tokens wherever there is room; then they charge in turn until the limit is full, one moves
+// on, and another takes its place.
+#[test]
+fn a_thousand_groups_share_one_tight_limit() {
+    const NR_CPUS: usize = 64;
+    for (seed, max) in [
+        (1, amount(1000)),
+        (2, amount(1000) + Bytes(1)),
+        (3, Bytes::mib(64)),
+    ] {
+        println!("seed {seed}, max {max}");
+        let mut rng = rng_of(seed, 0);
+        let tree = GroupTree::new(NR_CPUS);
+        let parent = tree.root().child("parent", Limits::max(max)).unwrap();
+        let name = |nth: usize| format!("group-{nth}");
+        let groups: Vec<_> = (0..1000)
+            .map(|nth| parent.child(&name(nth), Limits::default()).unwrap())
+            .collect();
+        for _ in 0..20_000 {
+            let group = &groups[rng.usize(..groups.len())];
+            let held = group
+                .at(cpu(&mut rng, NR_CPUS))
+                .try_charge(amount(rng.u64(1..20)));
+            let held = held.expect("one charge at a time, far below the limit");
+            group.at(cpu(&mut rng, NR_CPUS)).uncharge(held.disown());
+        }
+        assert_eq!(parent.usage_precise(), Bytes::ZERO);
+        let share = Bytes(max.0 / 1000);
+        let mut charges: Vec<_> = groups
+            .iter()
+            .map(|group| group.at(cpu(&mut rng, NR_CPUS)).try_charge(share).unwrap())
+            .collect();
+        let rest = max - parent.usage_precise();
+        charges.push(groups[7].at(CpuId(7)).try_charge(rest).unwrap());
+        let refused = groups[500].at(CpuId(9)).try_charge(Bytes(1)).unwrap_err();
+        let ChargeError::OverMax {
+            usage, escrowed, ..
+        } = refused
+        else {
+            panic!("{refused}");
+        };
+        assert_eq!((usage, escrowed), (max, Bytes::ZERO));
+        drop(charges.swap_remove(3));
+        charges.push(groups[999].at(CpuId(11)).try_charge(share).unwrap());
+        assert_eq!(parent.usage_precise(), max);
+        drop(charges);
+        tree.check_invariants();
+        assert_eq!(parent.usage_precise(), Bytes::ZERO);
+    }
 }
 
 // Goal: `low..=high` of usage and peak contain the exact values, and the promised width is reached,

@@ -18,7 +18,9 @@ use highwater::units::{Bytes, CpuId};
 use threads::{allowed_cpus, run_on, run_unregistered};
 
 /// Maximum number of tokens in a word, as documented at `GroupNode::usage`.
-const TOKENS_MAX: Bytes = Bytes::kib(256);
+const TOKENS_MAX: Bytes = Bytes::kib(224);
+/// What one CPU parks at most as any group sees it: 7 groups of 64 pages in the kernel's stock.
+const STOCK_MAX: Bytes = Bytes::kib(7 * 256);
 
 fn child(parent: &GroupNode, name: &str) -> GroupNode {
     parent.child(name, Limits::default()).unwrap()
@@ -36,6 +38,131 @@ fn on_every_word<T: Send>(tree: &GroupTree, work: impl Fn() -> T + Sync) -> Opti
     let mut done: Vec<T> = known.map(|cpu| run_on(cpu, &work)).collect();
     done.push(run_unregistered(&work)?);
     Some(done)
+}
+
+/// Panics unless the interval of each group, at rest, holds what it uses and is within the bound of
+/// that many words.
+fn check_widths(groups: &[(&GroupNode, Bytes)], nr_words: usize) -> Bytes {
+    let bound = Bytes(nr_words as u64 * STOCK_MAX.0);
+    let mut widest = Bytes::ZERO;
+    for &(group, used) in groups {
+        let usage = group.usage();
+        let path = group.path();
+        assert!(usage.contains(used), "{path} uses {used}, not {usage:?}");
+        let width = usage.high - usage.low;
+        assert!(width <= bound, "{path} is uncertain by {width}");
+        assert!(
+            group.escrowed() <= bound,
+            "{path} parks {}",
+            group.escrowed()
+        );
+        widest = widest.max(width);
+    }
+    widest
+}
+
+// Goal: what a CPU parks is bounded whatever the number of groups, as every group sees it: the
+// root, tenants, and the groups that charge. Method: 1,000 groups below 10 tenants on 384 CPUs;
+// each CPU is used by each group, in random order, which leaves as many tokens as a word takes;
+// then each CPU has favourites, which take its stock over. One group in 100 keeps a
+// GiB, so that no interval ends at zero.
+#[test]
+fn a_thousand_groups_on_384_cpus_park_no_more_than_a_stock() {
+    const NR_CPUS: usize = 384;
+    let tree = GroupTree::new(NR_CPUS);
+    let root = tree.root();
+    let tenants: Vec<_> = (0..10)
+        .map(|nth| child(&root, &format!("t{nth}")))
+        .collect();
+    let groups: Vec<_> = (0..1000)
+        .map(|nth| child(&tenants[nth % 10], &format!("g{nth}")))
+        .collect();
+    let mut rng = fastrand::Rng::with_seed(19);
+    let mut order: Vec<_> = (0..groups.len() * NR_CPUS).collect();
+    rng.shuffle(&mut order);
+    for at in order {
+        let (group, cpu) = (&groups[at % 1000], CpuId::from_index(at / 1000));
+        let held = group.at(cpu).try_charge(TOKENS_MAX).unwrap();
+        group.at(cpu).uncharge(held.disown());
+    }
+    let keepers: Vec<_> = (0..10).map(|nth| 100 * nth + nth).collect();
+    let kept: Vec<_> = keepers
+        .iter()
+        .map(|nth| {
+            groups[*nth]
+                .at(CpuId(383))
+                .try_charge(Bytes::gib(1))
+                .unwrap()
+        })
+        .collect();
+    let used = |nth: usize| Bytes(Bytes::gib(1).0 * u64::from(keepers.contains(&nth)));
+    let all = || {
+        let leaves = groups
+            .iter()
+            .enumerate()
+            .map(|(nth, group)| (group, used(nth)));
+        let tenants = tenants.iter().map(|tenant| (tenant, Bytes::gib(1)));
+        let inner = tenants.chain([(&root, Bytes::gib(10))]);
+        leaves.chain(inner).collect::<Vec<_>>()
+    };
+    let widest = check_widths(&all(), NR_CPUS);
+    println!("after all: {widest}");
+    for nth in 0..NR_CPUS * 3 {
+        let cpu = CpuId::from_index(nth % NR_CPUS);
+        let favourites: [usize; 9] = std::array::from_fn(|_| rng.usize(..groups.len()));
+        for _ in 0..200 {
+            let group = &groups[favourites[rng.usize(..9)]];
+            let held = group.at(cpu).try_charge(Bytes::PAGE).unwrap();
+            group.at(cpu).uncharge(held.disown());
+        }
+    }
+    let widest = check_widths(&all(), NR_CPUS);
+    println!("after favourites: {widest}");
+    // The bound is reached to within a word for each CPU: it is no looser than it has to be.
+    let width = root.usage().high - root.usage().low;
+    let least = NR_CPUS as u64 * (STOCK_MAX.0 - 2 * TOKENS_MAX.0);
+    assert!(width >= Bytes(least), "{width}");
+    drop(kept);
+    tree.check_invariants();
+    let idle: Vec<_> = all()
+        .iter()
+        .map(|(group, _)| (*group, Bytes::ZERO))
+        .collect();
+    check_widths(&idle, NR_CPUS);
+}
+
+// Goal: the same in the restartable regime, on the words of the existing CPUs and of threads
+// without rseq.
+#[test]
+fn a_thousand_groups_park_no_more_than_a_stock_here() {
+    let machine = Topology::detect();
+    let tree = GroupTree::with_regime(Regime::Restartable, machine.nr_cpus());
+    let groups: Vec<_> = (0..1000)
+        .map(|nth| child(&tree.root(), &format!("g{nth}")))
+        .collect();
+    let work = || {
+        for _ in 0..3 {
+            for group in &groups {
+                drop(group.try_charge(TOKENS_MAX).unwrap());
+            }
+        }
+        for _ in 0..2_000 {
+            drop(groups[999].try_charge(Bytes::PAGE).unwrap());
+        }
+    };
+    let Some(words) = on_every_word(&tree, work) else {
+        println!("skipped: no restartable sequences, or no threads without them");
+        return;
+    };
+    let root = tree.root();
+    let all = groups
+        .iter()
+        .chain([&root])
+        .map(|group| (group, Bytes::ZERO))
+        .collect::<Vec<_>>();
+    let widest = check_widths(&all, words.len());
+    println!("{widest} in {} words", words.len());
+    tree.check_invariants();
 }
 
 // Goal: the same in the restartable regime, with threads without rseq: every word is filled and

@@ -3,10 +3,10 @@
 //!
 //! A [`GroupNode`] is charged before memory is used and uncharged after; its ancestors are charged
 //! with it (`page_counter`), and each has a maximum. If every charge were counted on every
-//! ancestor, all CPUs would write the same few cache lines. So each CPU of a group holds a per-CPU
-//! stock of up to 256 KiB, its *escrow*: tokens that are reserved on the group and all its
-//! ancestors and not used yet. Most charges take tokens there, by one plain store to a line of
-//! their own. Unlike a plain per-CPU stock, the tokens shrink to nothing near a limit, and a charge
+//! ancestor, all CPUs would write the same few cache lines. So each CPU holds a per-CPU stock of up
+//! to 224 KiB for each of 7 groups, their *escrow*: tokens that are reserved on the group and all
+//! its ancestors and not used yet. Most charges take tokens there, by one plain store to a line of
+//! their own; charges to further groups take tokens level by level (`charge/steps.rs`). Unlike a plain per-CPU stock, the tokens shrink to nothing near a limit, and a charge
 //! that finds no room takes them back from any CPU at once. So a group with a maximum of 20 bytes
 //! takes exactly 20 bytes, also on 384 CPUs.
 //!
@@ -28,17 +28,19 @@
 //! | | `throttle` | the delay owed above `high` |
 //! | | `pressure` | pressure stall information (PSI): time lost for lack of memory |
 //! | `stat` | | statistics of groups, flushed as rstat does |
-//! | `state` | `cell`, `far` | the token word of one CPU of one group; words of other CPUs, stepped many at a time |
+//! | `state` | `cell`, `far` | the token words of one CPU of one group; words of other CPUs, stepped many at a time |
 //! | | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | | `limits` | settings (`memory.min/low/high`) and events (`memory.events`) |
 //! | | `meta`, `path`, `peaks` | name, place and counts of a group; its path, for errors and records |
 //! | | `slot` | storage of groups, reused by later ones, found by id without a lock |
+//! | | `stock` | the groups whose words on one CPU may hold tokens of all their ancestors |
 //! | | `waiters`, `gate` | the wait queues; whether the tree is open |
 //! | | `tree` | the tree: its shape, and walks over it |
 //! | `charge` | `outcome` | what a charge reserved, or why it was refused |
-//! | | `line`, `live` | releasing, and waking waiters; which words may hold tokens |
+//! | | `line`, `stocked`, `live` | releasing, and waking waiters; which words may hold tokens |
 //! | | `reserve`, `steal`, `proof` | reserving on the way up; taking tokens back; proof of a refusal |
 //! | | `usage` | reads of usage |
+//! | | `steps` | charging and uncharging level by level; the bound on what a CPU parks |
 //! | | `escrow` | charge, uncharge, refill |
 //! | | `debt`, `transfer`, `wait` | charges above a maximum, to another group, and in a wait queue |
 //! | | `held` | charged bytes, and the reference that keeps their token words in memory |
@@ -64,6 +66,8 @@ mod tree;
 mod api;
 #[cfg(all(test, loom))]
 mod loom;
+#[cfg(all(test, loom))]
+mod loom_stock_tests;
 #[cfg(all(test, loom))]
 mod loom_wait_tests;
 #[cfg(all(test, not(loom)))]

@@ -157,8 +157,21 @@ fn steps_of_the_token_word_keep_its_fields_apart() {
             let flying = u64::from(fit < bytes);
             assert_eq!(word.granted_after_begin(bytes), (tokens + fit, flying));
         }
+        for bytes in amounts(3 * CELL_MAX) {
+            let lent = word.lent(bytes);
+            assert_eq!(lent.map(Word::tokens), tokens.checked_sub(bytes));
+            let Some(lent) = lent else { continue };
+            assert!(lent.in_flight() == 1 && lent.sequence() > word.sequence());
+            let back = lent.returned(bytes).unwrap();
+            assert_eq!((back.tokens(), back.in_flight()), (tokens, 0));
+            assert_eq!(lent.returned(CELL_MAX - lent.tokens() + 1), None);
+            assert_eq!(lent.retired().unwrap().returned(bytes), None);
+        }
         let retired = word.retired().unwrap();
         assert!(!retired.is_live() && retired.tokens() == 0 && retired.in_flight() == 0);
+        let withdrawn = word.withdrawn().unwrap();
+        assert_eq!((withdrawn.in_flight(), withdrawn.ended().tokens()), (1, 0));
+        assert!(!withdrawn.is_live() && withdrawn.withdrawn().is_none());
     }
     const { assert!(GRANT_MAX * 2 == CELL_MAX) };
 }

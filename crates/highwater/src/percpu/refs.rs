@@ -38,6 +38,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use crossbeam_utils::CachePadded;
+
 use super::{Gated, Gates, Raised};
 use crate::sync::atomic::{AtomicI64, Ordering};
 
@@ -49,7 +51,7 @@ const BIAS: i64 = 1 << 62;
 
 struct Inner<T> {
     gates: Gates,
-    counts: Box<[Gated]>,
+    counts: Box<[CachePadded<Gated>]>,
     /// Written by: the owner's end; references made and dropped after that (all by addition). Read
     /// by: the same. Publishes: that the value is no longer used.
     central: AtomicI64,
@@ -86,7 +88,8 @@ pub(crate) struct PercpuView<T, U> {
 impl<T> PercpuOwner<T> {
     /// Returns the owner of `value`; references are counted in words of `gates`.
     pub(crate) fn new(gates: Gates, value: T) -> Self {
-        let counts = (0..gates.nr_words()).map(|index| gates.word(index, 0));
+        let count = |index| CachePadded::new(gates.word(index, 0));
+        let counts = (0..gates.nr_words()).map(count);
         let inner = Box::new(Inner {
             gates,
             counts: counts.collect(),
@@ -169,7 +172,7 @@ impl<T> Inner<T> {
             // SAFETY: as above.
             return unsafe { Self::add(inner, -1) };
         }
-        let Ok(raised) = Raised::try_new(this.counts.iter()) else {
+        let Ok(raised) = Raised::try_new(this.counts.iter().map(|count| &**count)) else {
             // The last reference can no longer be detected: the value stays for ever.
             return false;
         };

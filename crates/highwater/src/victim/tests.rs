@@ -219,8 +219,8 @@ fn a_record_is_one_line_with_every_number() {
     let victim = choose(&tree.root(), &[]).unwrap();
     assert_eq!(
         victim.record.to_string(),
-        "/g0: 1200 KiB (estimate 1200 KiB (1072 KiB to 1328 KiB)); proven; next /g1 with at most \
-         928 KiB; 3 scanned, 3 eligible, 1 in reach, 1 read, 1 pass"
+        "/g0: 1200 KiB (estimate 1200 KiB (1088 KiB to 1312 KiB)); proven; next /g1 with at most \
+         912 KiB; 3 scanned, 3 eligible, 1 in reach, 1 read, 1 pass"
     );
     groups[2].set_oom_score_adj(OomScoreAdj::MAX);
     let mut selector = Selector::with_capacity(1);
@@ -229,6 +229,6 @@ fn a_record_is_one_line_with_every_number() {
     assert_eq!(
         decision.chosen().unwrap().record.to_string(),
         "/g2: estimate 400 KiB (272 KiB to 528 KiB), not read, badness 4272 KiB with oom_score_adj \
-         1000; proven; next /g0 with at most 1328 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
+         1000; proven; next /g0 with at most 1312 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
     );
 }

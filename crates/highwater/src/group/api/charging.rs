@@ -16,8 +16,11 @@ impl GroupNode {
     /// When the CPU holds enough tokens (fast path): one step on each of two lines that only this
     /// CPU writes, that of the tokens and that of the references to the tree. A step is a plain
     /// store in the restartable regime and an atomic operation in the other. Dropping the charge
-    /// costs the same. Otherwise, at most once per 128 KiB while there is room: one step on a line
-    /// of each ancestor, and for the first charge of a CPU the tree's lock for reading. Without
+    /// costs the same. A CPU holds such tokens of 7 groups at a time. A charge to another group
+    /// takes three plain steps and its drop two if the group above is one of the 7, and one more
+    /// each for each level between. Otherwise, at most once per 112 KiB while there is room: one
+    /// step on a line of each ancestor, and for the first charge of a CPU the tree's lock for
+    /// reading. Without
     /// room: passes over the words of all CPUs that have charged in the subtree of the group
     /// without room, under the tree's lock for reading (rank
     /// [`Groups`](crate::sync::Rank::Groups)); in the restartable regime one membarrier(2) for each
@@ -137,7 +140,7 @@ impl GroupNode {
     /// # Cost
     ///
     /// While the CPU's word has room: one step on a line that only this CPU writes, as for charges.
-    /// Otherwise, at most once per 128 KiB, one on a line of each ancestor. Never waits for a lock.
+    /// Otherwise, at most once per 112 KiB, one on a line of each ancestor. Never waits for a lock.
     ///
     /// # Panics
     ///

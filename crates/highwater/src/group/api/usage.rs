@@ -10,20 +10,23 @@ impl GroupNode {
     /// # Accuracy
     ///
     /// `high` is the subtree's reservations; it exceeds the maximum only by the [debt](Self::debt),
-    /// and is at every moment at least the usage. `low` is 256 KiB lower for each CPU of each group
-    /// in the subtree that may hold tokens, and is at most the usage when nothing is in flight;
-    /// operations in flight may raise it by the bytes that they are about to give back. `value`
+    /// and is at every moment at least the usage. `low` is 224 KiB lower for each CPU of each group
+    /// in the subtree that may hold tokens of this group, of which a CPU has at most 8 at a time:
+    /// 1.75 MiB a CPU. (Threads without restartable sequences count as one CPU more.) It is at most
+    /// the usage when nothing is in flight; operations in flight may raise it by the bytes that
+    /// they are about to give back. `value`
     /// lies between them: the reservations less the tokens that a pass without proof finds. At rest
     /// it is exact, except for words that the pass does not reach, which count for half of what
     /// they may hold. Adversaries:
     /// `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`,
+    /// `tests/usage.rs::a_thousand_groups_on_384_cpus_park_no_more_than_a_stock`,
     /// `tests/usage.rs::a_group_that_many_cpus_have_used_reads_as_what_it_uses`.
     ///
     /// # Cost
     ///
     /// One load for each CPU that has charged to this group. If groups below may hold tokens and
     /// the tree's lock is free, that lock for reading and the same for groups below, up to about
-    /// 1,024 groups and words in all. Never waits. (Four loads give the interval; its width is 96
+    /// 1,024 groups and words in all. Never waits. (Four loads give the interval; its width is 84
     /// MiB for a group that 384 CPUs have used. A pass over its words takes half a microsecond
     /// there, `cargo bench --bench usage_read`.)
     #[must_use]
@@ -114,8 +117,8 @@ impl GroupNode {
     /// # Accuracy
     ///
     /// `high` (and `value`) is the highest reservation that a successful charge has seen: at least
-    /// the highest usage. `low` is 256 KiB lower for each CPU of each group in the subtree that
-    /// held tokens at a time, and is at most the highest usage, except that reservations in flight
+    /// the highest usage. `low` is 224 KiB lower for each CPU of each group in the subtree that
+    /// held tokens at a time, 1.75 MiB a CPU at most, and is at most the highest usage, except that reservations in flight
     /// at that moment which were undone later raise it by their size.
     /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
     ///

@@ -83,7 +83,7 @@ impl Groups {
         let _shape = self.shape.read();
         let slot = self.slot(key.id);
         let index = slot.index(actor);
-        let cell = slot.cell(index);
+        let cell = slot.words(index).marked();
         slot.touch(index);
         self.begin(key, slot, cell)?;
         let reserve = |_, slot: &Slot| {

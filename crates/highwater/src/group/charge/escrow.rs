@@ -16,7 +16,8 @@
 //! used + tokens + in flight == reserved <= max
 //! ```
 //!
-//! where *in flight* are bytes that an operation which has not returned carries. A reservation
+//! where tokens are those of the group's own words and of the chain words of its subtree
+//! (`steps.rs`), and *in flight* are bytes that an operation which has not returned carries. A reservation
 //! exists before the tokens and charges it backs, and is released after them. Only
 //! `Ledger::reserve` makes reservations grow, and it compares with the maximum in the same atomic
 //! step; forced charges come on top, and are then in `used` and `reserved` alike.
@@ -65,6 +66,9 @@ impl Groups {
         actor: ActingCpu,
         bytes: u64,
     ) -> Result<Refilled, ChargeError> {
+        if self.take_by_steps(key, self.slot(key.id).index(actor), bytes) {
+            return Ok(Refilled::NOTHING);
+        }
         self.charge_slow(key, actor, bytes)
             .map_err(|refusal| self.refuse(key, refusal, bytes))
     }
@@ -92,7 +96,9 @@ impl Groups {
     ) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
         self.persist(key, bytes, |attempts| {
-            if !attempts.is_fresh() && take(slot, key, slot.index(actor), bytes) {
+            let index = slot.index(actor);
+            let is_taken = !attempts.is_fresh() && take(slot, key, index, bytes);
+            if is_taken || self.take_by_steps(key, index, bytes) {
                 return Ok(Refilled::NOTHING);
             }
             let reserved = if attempts.is_over() {
@@ -129,13 +135,12 @@ impl Groups {
     /// Uncharges `bytes` of the group. Takes no lock that it would have to wait for.
     pub(in crate::group) fn uncharge(&self, id: GroupId, actor: ActingCpu, bytes: u64) {
         let slot = self.slot(id);
-        let cell = slot.cell(slot.index(actor));
+        let cell = &slot.words(slot.index(actor)).chain;
         if cell.update(|word| word.parked_whole(bytes)).is_err() {
             self.uncharge_slow(id, actor, bytes);
         }
     }
 
-    #[cold]
     #[inline(never)]
     fn uncharge_slow(&self, id: GroupId, actor: ActingCpu, bytes: u64) {
         if bytes == 0 {
@@ -143,27 +148,31 @@ impl Groups {
         }
         let slot = self.slot(id);
         let index = slot.index(actor);
-        let cell = slot.cell(index);
-        if !cell.load().is_live() {
+        let is_live = |cell: &Cell| cell.load().is_live();
+        if !slot.words(index).both().into_iter().any(is_live) {
             self.try_enlist(id, slot, index);
         }
-        match cell.update(|word| word.parked(bytes)) {
-            Ok(before) => {
-                let spilled = before.spilled(bytes);
-                if spilled > 0 {
-                    self.give_back(id, spilled);
-                    cell.end();
-                }
-            }
-            Err(_) => self.give_back(id, bytes),
-        }
+        self.uncharge_by_steps(id, index, bytes);
     }
 
-    /// Reserves `bytes` and a grant of tokens on the whole chain; returns how many in all.
+    /// Reserves `bytes` and a grant of tokens on the whole chain, or level by level if the group has
+    /// no chain word on its CPU; returns how many in all.
     fn refill(&self, key: GroupKey, actor: ActingCpu, bytes: u64) -> Result<u64, Refusal> {
         let slot = self.slot(key.id);
         let index = slot.index(actor);
-        let cell = slot.cell(index);
+        let cell = &slot.words(index).chain;
+        if !cell.load().is_live() {
+            // Before anything is in flight, as below.
+            let check = self.check_steps(key.id, index, bytes);
+            if slot.incarnation() != key.incarnation {
+                return Err(Refusal::Removed);
+            }
+            check?;
+            self.enlist(key, slot, index);
+            if !cell.load().is_live() {
+                return self.refill_by_steps(key, actor, bytes);
+            }
+        }
         // Checks before anything is in flight: charges to a full group do not make one another
         // wait.
         let plan = self.plan(key.id, bytes);
@@ -171,7 +180,6 @@ impl Groups {
             return Err(Refusal::Removed);
         }
         let grant = plan?;
-        self.enlist(key, slot, index);
         slot.touch(index);
         self.begin(key, slot, cell)?;
         let grant = cell.load().fit(grant);
@@ -223,7 +231,8 @@ impl Groups {
 #[inline]
 pub(super) fn take(slot: &Slot, key: GroupKey, index: usize, bytes: u64) -> bool {
     // The incarnation is read between the load of the word and its step; see `state/slot.rs`.
-    slot.cell(index)
+    slot.words(index)
+        .chain
         .update(|word| {
             word.taken(bytes)
                 .filter(|_| slot.incarnation() == key.incarnation)

@@ -12,7 +12,7 @@
 //! memory, and reading that back costs as much as all of these steps.
 
 use crate::group::error::ChargeError;
-use crate::group::state::{ActingCpu, Cell, GroupKey, GroupPath, Groups, Slot};
+use crate::group::state::{ActingCpu, GroupKey, GroupPath, Groups, Slot, Words};
 use crate::percpu::{PercpuRef, PercpuView};
 use crate::units::Bytes;
 
@@ -35,14 +35,16 @@ impl Keeper for Groups {
 /// A group's slot, kept in memory, and the key of the group.
 pub(crate) struct SlotRef<K: Keeper> {
     slot: PercpuView<K, Slot>,
+    /// The slot of the group above, where charges without a chain word go on; its own for the root.
+    above: PercpuView<K, Slot>,
     key: GroupKey,
 }
 
 /// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
 #[must_use = "dropping it uncharges its bytes"]
 pub(crate) struct Held<K: Keeper> {
-    /// The keeper, and the word of the CPU that the charge was last used on: the first to try.
-    cell: PercpuView<K, Cell>,
+    /// The keeper, and the words of the CPU that the charge was last used on: the first to try.
+    words: PercpuView<K, Words>,
     key: GroupKey,
     bytes: Bytes,
 }
@@ -50,8 +52,13 @@ pub(crate) struct Held<K: Keeper> {
 impl<K: Keeper> SlotRef<K> {
     /// Returns the reference to a group of the keeper's tree.
     pub(crate) fn new(keeper: PercpuRef<K>, key: GroupKey) -> Self {
+        let above = keeper.clone().view(|keeper| {
+            let tree = keeper.tree();
+            let slot = tree.slot(key.id);
+            slot.parent().map_or(slot, |parent| tree.slot(parent))
+        });
         let slot = keeper.view(|keeper| keeper.tree().slot(key.id));
-        Self { slot, key }
+        Self { slot, above, key }
     }
 
     #[inline]
@@ -69,17 +76,26 @@ impl<K: Keeper> SlotRef<K> {
         self.slot.whole().tree()
     }
 
-    /// Charges `bytes` if that takes only tokens of this CPU and a plain store.
+    /// Charges `bytes` if that takes only tokens of this CPU and plain stores.
     // Always: see the module.
     #[inline(always)]
     pub(crate) fn take(&self, bytes: Bytes) -> Option<Held<K>> {
         let key = self.key;
-        let cell = self.slot.narrow_here(|slot, own| {
-            let cell = slot.find_cell(own)?;
+        let words = self.slot.narrow_here(|slot, own| {
+            let words = slot.find_words(own)?;
             let is_alive = || slot.incarnation() == key.incarnation;
-            cell.take_here_if(bytes.0, is_alive).then_some(cell)
+            let is_taken =
+                words.chain.take_here_if(bytes.0, is_alive) || self.take_by_steps(words, bytes.0);
+            is_taken.then_some(words)
         })?;
-        Some(Held { cell, key, bytes })
+        Some(Held { words, key, bytes })
+    }
+
+    #[inline(never)]
+    fn take_by_steps(&self, words: &Words, bytes: u64) -> bool {
+        let slots = (&*self.slot, &*self.above);
+        self.tree()
+            .take_by_steps_here(slots, words, self.key, bytes)
     }
 
     /// Charges `bytes` as `actor`; returns also what was reserved.
@@ -100,7 +116,7 @@ impl<K: Keeper> SlotRef<K> {
     /// Takes over bytes that are already charged to the group, at word number `index`.
     pub(in crate::group) fn hold(&self, index: usize, bytes: Bytes) -> Held<K> {
         Held {
-            cell: self.slot.narrow(|slot| slot.cell(index)),
+            words: self.slot.narrow(|slot| slot.words(index)),
             key: self.key,
             bytes,
         }
@@ -111,6 +127,7 @@ impl<K: Keeper> Clone for SlotRef<K> {
     fn clone(&self) -> Self {
         Self {
             slot: self.slot.clone(),
+            above: self.above.clone(),
             key: self.key,
         }
     }
@@ -124,8 +141,8 @@ impl<K: Keeper> Held<K> {
         actor: ActingCpu,
         bytes: Bytes,
     ) -> Self {
-        let cell = keeper.view(|keeper| word(keeper.tree(), key, actor));
-        Self { cell, key, bytes }
+        let words = keeper.view(|keeper| words(keeper.tree(), key, actor));
+        Self { words, key, bytes }
     }
 
     #[inline]
@@ -145,7 +162,7 @@ impl<K: Keeper> Held<K> {
 
     #[inline]
     pub(crate) fn keeper(&self) -> &PercpuRef<K> {
-        self.cell.whole()
+        self.words.whole()
     }
 
     #[inline]
@@ -156,7 +173,7 @@ impl<K: Keeper> Held<K> {
     /// Charges `bytes` more; returns what was reserved. On an error the charge stays as it is.
     #[inline]
     pub(crate) fn grow(&mut self, bytes: Bytes) -> Result<Refilled, ChargeError> {
-        if self.bytes > Bytes::ZERO && self.cell.take_here(bytes.0) {
+        if self.bytes > Bytes::ZERO && self.words.chain.take_here(bytes.0) {
             // Not checked: both are reserved in one ledger, which holds less than 2^48.
             self.bytes.0 += bytes.0;
             return Ok(Refilled::NOTHING);
@@ -211,8 +228,8 @@ impl<K: Keeper> Held<K> {
     /// When it holds fewer.
     pub(crate) fn split(&mut self, bytes: Bytes) -> Self {
         self.bytes = self.less(bytes);
-        let (cell, key) = (self.cell.clone(), self.key);
-        Self { cell, key, bytes }
+        let (words, key) = (self.words.clone(), self.key);
+        Self { words, key, bytes }
     }
 
     /// Merges another charge of the same group into this one; gives it back when it belongs to
@@ -259,24 +276,28 @@ impl<K: Keeper> Held<K> {
     /// Uncharges bytes that the guard no longer counts.
     #[inline(always)]
     fn give_back(&mut self, bytes: Bytes) {
-        if !self.cell.park_here(bytes.0) {
+        if !self.words.chain.park_here(bytes.0) {
             self.give_back_slowly(bytes);
         }
     }
 
     #[inline(never)]
     fn give_back_slowly(&mut self, bytes: Bytes) {
+        if let Some(above) = self.words.park_own_here(bytes.0) {
+            let index = self.words.index();
+            return self.tree().uncharge_above(above, index, bytes.0);
+        }
         self.turn_here();
         self.tree().uncharge(self.key.id, ActingCpu::Here, bytes.0);
     }
 
-    /// Makes the word of this CPU the first to try.
+    /// Makes the words of this CPU the first to try.
     #[inline(never)]
     fn turn_here(&mut self) {
         if self.tree().is_restartable() {
             let key = self.key;
-            self.cell
-                .turn(|keeper| word(keeper.tree(), key, ActingCpu::Here));
+            self.words
+                .turn(|keeper| words(keeper.tree(), key, ActingCpu::Here));
         }
     }
 
@@ -304,8 +325,8 @@ impl<K: Keeper> Drop for Held<K> {
     }
 }
 
-/// Returns the word of a group that `actor` steps.
-fn word(tree: &Groups, key: GroupKey, actor: ActingCpu) -> &Cell {
+/// Returns the words of a group that `actor` steps.
+fn words(tree: &Groups, key: GroupKey, actor: ActingCpu) -> &Words {
     let slot = tree.slot(key.id);
-    slot.cell(slot.index(actor))
+    slot.words(slot.index(actor))
 }

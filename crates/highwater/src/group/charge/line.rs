@@ -2,7 +2,7 @@
 //!
 //! Why no waiter sleeps while enough bytes are free: `wait.rs`.
 
-use crate::group::state::{GroupKey, Groups, Lines, Slot, Ticket, Wakes};
+use crate::group::state::{GroupKey, Groups, Lines, Site, Slot, Ticket, Wakes};
 use crate::units::GroupId;
 
 impl Groups {
@@ -16,6 +16,13 @@ impl Groups {
     /// Gives reservations back on the whole chain, leaf first.
     pub(super) fn give_back(&self, id: GroupId, bytes: u64) {
         for (at, slot) in self.chain(id) {
+            self.release(at, slot, bytes);
+        }
+    }
+
+    /// Gives tokens of a word back, leaf first.
+    pub(super) fn give_back_at(&self, site: Site, bytes: u64) {
+        for (at, slot) in self.ledgers(site) {
             self.release(at, slot, bytes);
         }
     }

@@ -1,24 +1,29 @@
 //! Live words: which words may hold tokens, and taking them out of use.
 //!
-//! A word is made live under the tree's lock for reading, after a check of every ancestor: none is
-//! above its maximum, and at none a charge waits. Words are retired under that lock for writing.
+//! A word is made live under the tree's lock for reading, after a check of every group on whose
+//! ledger its tokens would be reserved: none is above its maximum, and at none a charge waits. For
+//! a chain word these are the group and its ancestors, and it needs an entry of its CPU's stock
+//! besides (`state/stock.rs`, `stocked.rs`); for an own word it is the group alone. Words are
+//! retired under that lock for writing; under the lock for reading a CPU withdraws words of its
+//! own, in flight until their tokens are given back.
 
 use std::ops::ControlFlow;
 
-use crate::group::state::{Far, GroupKey, Groups, OpenCell, Slot, TreeShape, Word};
+use crate::group::state::{Far, GroupKey, Groups, OpenCell, Site, Slot, TreeShape, Word};
 use crate::units::GroupId;
 
 impl Groups {
-    /// Lets word number `index` hold tokens, unless the group is removed, or an ancestor is above
-    /// its maximum or has a charge waiting for room. Waits for the tree's lock, once for each CPU
-    /// of a group.
+    /// Lets the words of number `index` hold tokens: the chain word of the group if the CPU's stock
+    /// has a free entry, otherwise its own word, and those of the groups up to the first that has a
+    /// live chain word. Not if the group is removed, nor in words whose ledgers are closed. Waits
+    /// for the tree's lock, once for each CPU of a group.
     pub(super) fn enlist(&self, key: GroupKey, slot: &Slot, index: usize) {
-        if slot.cell(index).load().is_live() {
+        if !self.lacks_words(key.id, index) {
             return;
         }
         let shape = self.shape.read();
         if slot.incarnation() == key.incarnation {
-            self.make_live(&shape, key.id, slot, index);
+            self.make_live(&shape, key.id, index);
         }
     }
 
@@ -28,26 +33,64 @@ impl Groups {
         if let Some(shape) = self.shape.try_read()
             && slot.is_alive()
         {
-            self.make_live(&shape, id, slot, index);
+            self.make_live(&shape, id, index);
         }
     }
 
-    /// Counts the word on the chain, then makes it live. The lock is proof that nothing is retired
-    /// and no maximum lowered meanwhile.
-    fn make_live(&self, _shape: &TreeShape, id: GroupId, slot: &Slot, index: usize) {
-        let is_closed = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().is_closed();
-        if self.chain(id).any(is_closed) {
-            return;
+    /// Whether a charge to `id` meets a group that could have a live word, and has none.
+    fn lacks_words(&self, id: GroupId, index: usize) -> bool {
+        for (_, slot) in self.chain(id) {
+            let words = slot.words(index);
+            if words.chain.load().is_live() {
+                return false;
+            }
+            if !words.own.load().is_live() && !slot.ledger.balance().is_closed() {
+                return true;
+            }
         }
+        false
+    }
+
+    fn make_live(&self, shape: &TreeShape, id: GroupId, index: usize) {
+        if !self.slot(id).words(index).own.load().is_live() {
+            self.stock_if_free(shape, id, index);
+        }
+        for (at, slot) in self.chain(id) {
+            if slot.words(index).chain.load().is_live() {
+                return;
+            }
+            self.make_own_live(shape, at, slot, index);
+        }
+    }
+
+    /// Counts the chain word on the chain, then makes it live. The lock is proof that nothing is
+    /// retired and no maximum lowered meanwhile. The caller has claimed an entry of the stock.
+    pub(super) fn make_chain_live(&self, _shape: &TreeShape, id: GroupId, index: usize) -> bool {
+        let slot = self.slot(id);
         slot.touch(index);
         for (_, slot) in self.chain(id) {
             slot.add_holder();
         }
-        if slot.cell(index).update(Word::enlisted).is_err() {
-            // Another thread acting as the same CPU was first.
-            for (_, slot) in self.chain(id) {
-                slot.remove_holders(1);
-            }
+        // Fails where another thread acting as the same CPU was first.
+        let is_first = slot.words(index).chain.update(Word::enlisted).is_ok();
+        if !is_first {
+            self.uncount(Site::chain(id));
+        }
+        is_first
+    }
+
+    /// Like [`Groups::make_chain_live`], for the group's own word, unless its ledger is closed.
+    fn make_own_live(&self, _shape: &TreeShape, at: GroupId, slot: &Slot, index: usize) {
+        let words = slot.words(index);
+        let word = &words.own;
+        if word.load().is_live() || slot.ledger.balance().is_closed() {
+            return;
+        }
+        slot.touch(index);
+        slot.add_holder();
+        words.set_above(slot.parent());
+        if word.update(Word::enlisted).is_err() {
+            self.uncount(Site::own(at));
         }
     }
 
@@ -55,54 +98,60 @@ impl Groups {
     /// lock for writing.
     pub(in crate::group) fn retire(&self, id: GroupId) {
         let mut far = Far::none();
-        self.retire_or_add(id, self.slot(id), &mut far);
+        self.retire_or_add(id, id, self.slot(id), &mut far);
         self.retire_far(&mut far);
     }
 
-    /// Like [`Groups::retire`], for a group and everything below it.
+    /// Like [`Groups::retire`], for all words whose tokens are reserved on a group: its own, and
+    /// the chain words below it.
     pub(in crate::group) fn retire_subtree(&self, shape: &TreeShape, top: GroupId) {
         if self.slot(top).holders() == 0 {
             return;
         }
         let mut far = Far::none();
         let _: ControlFlow<()> = self.walk(shape, top, &mut |id, slot| {
-            self.retire_or_add(id, slot, &mut far);
+            self.retire_or_add(top, id, slot, &mut far);
             ControlFlow::Continue(())
         });
         self.retire_far(&mut far);
     }
 
     /// Retires the words of a group that are near, and adds the others to a batch.
-    fn retire_or_add<'a>(&self, id: GroupId, slot: &'a Slot, far: &mut Far<'a>) {
-        for cell in slot.touched_cells() {
+    fn retire_or_add<'a>(&self, top: GroupId, id: GroupId, slot: &'a Slot, far: &mut Far<'a>) {
+        for (site, cell) in slot.words_of(top, id) {
             match cell.update_near(Word::retired) {
-                Some(Ok(before)) => self.retired(id, before),
+                Some(Ok(before)) => self.retired(site, before),
                 Some(Err(_)) => {}
                 None => {
                     let _: ControlFlow<()> =
-                        far.add(id, cell, &mut |id, open| self.retire_open(id, open));
+                        far.add(site, cell, &mut |site, open| self.retire_open(site, open));
                 }
             }
         }
     }
 
     fn retire_far(&self, far: &mut Far<'_>) {
-        let _: ControlFlow<()> = far.each(&mut |id, open| self.retire_open(id, open));
+        let _: ControlFlow<()> = far.each(&mut |site, open| self.retire_open(site, open));
     }
 
-    fn retire_open(&self, id: GroupId, open: &OpenCell<'_>) -> ControlFlow<()> {
+    fn retire_open(&self, site: Site, open: &OpenCell<'_>) -> ControlFlow<()> {
         if let Ok(before) = open.update(Word::retired) {
-            self.retired(id, before);
+            self.retired(site, before);
         }
         ControlFlow::Continue(())
     }
 
-    /// Uncounts a retired word, whose value was `before`, and gives its tokens back.
-    fn retired(&self, id: GroupId, before: Word) {
+    /// Gives the tokens of a retired word back, whose value was `before`, and uncounts it.
+    pub(super) fn retired(&self, site: Site, before: Word) {
         if before.tokens() > 0 {
-            self.give_back(id, before.tokens());
+            self.give_back_at(site, before.tokens());
         }
-        for (_, slot) in self.chain(id) {
+        self.uncount(site);
+    }
+
+    /// Uncounts a word that is not live.
+    fn uncount(&self, site: Site) {
+        for (_, slot) in self.ledgers(site) {
             slot.remove_holders(1);
         }
     }

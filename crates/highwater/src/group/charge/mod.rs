@@ -5,11 +5,13 @@
 
 mod outcome;
 mod line;
+mod stocked;
 mod live;
 mod reserve;
 mod steal;
 mod proof;
 mod usage;
+mod steps;
 mod escrow;
 mod debt;
 mod transfer;

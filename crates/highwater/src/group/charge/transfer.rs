@@ -76,7 +76,7 @@ impl Groups {
             return Err(Refusal::NoRoom { group, balance });
         }
         let index = slot.index(actor);
-        let cell = slot.cell(index);
+        let cell = slot.words(index).marked();
         slot.touch(index);
         self.begin(way.key, slot, cell)?;
         let outcome = self.climb(way, bytes);

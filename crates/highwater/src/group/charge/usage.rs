@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::group::state::{CELL_MAX, Groups, Slot};
+use crate::group::state::{CELL_MAX, Cell, Groups, Slot, Words};
 use crate::units::{Bytes, Estimate, GroupId};
 
 /// A breakdown of the bytes that a group and its descendants have reserved, at one moment.
@@ -32,13 +32,29 @@ struct Glance {
 }
 
 impl Glance {
-    /// Adds the words of one more group; returns how many there were.
-    fn at(&mut self, slot: &Slot) -> usize {
+    /// Adds the words of the group itself.
+    fn at_top(&mut self, slot: &Slot) {
+        self.at_each(slot, Words::both);
+    }
+
+    /// Adds the words of a group further down; returns how many there were.
+    fn below(&mut self, slot: &Slot) -> usize {
+        self.at_each(slot, |words| [&words.chain])
+    }
+
+    #[inline]
+    fn at_each<'a, const N: usize>(
+        &mut self,
+        slot: &'a Slot,
+        of: impl Fn(&'a Words) -> [&'a Cell; N],
+    ) -> usize {
         let (mut tokens, mut live) = (0, 0);
-        let count = slot.each_touched(|cell| {
-            let word = cell.load();
-            tokens += word.tokens();
-            live += u64::from(word.is_live());
+        let count = slot.each_touched(|words| {
+            for cell in of(words) {
+                let word = cell.load();
+                tokens += word.tokens();
+                live += u64::from(word.is_live());
+            }
         });
         self.tokens += tokens;
         self.live += live;
@@ -82,7 +98,7 @@ impl Groups {
         const LOOKS_MAX: usize = 1024;
         let slot = self.slot(group);
         let mut glance = Glance::default();
-        glance.at(slot);
+        glance.at_top(slot);
         let holders = slot.holders();
         if glance.live < holders
             && let Some(shape) = self.shape.try_read()
@@ -90,7 +106,7 @@ impl Groups {
             let mut looks = 0;
             let _: ControlFlow<()> = self.walk(&shape, group, &mut |id, slot| {
                 if id != group {
-                    looks += 1 + glance.at(slot);
+                    looks += 1 + glance.below(slot);
                 }
                 match looks < LOOKS_MAX {
                     true => ControlFlow::Continue(()),

@@ -13,7 +13,7 @@
 //! the delay; the caller decides whether to sleep.
 //!
 //! `high` is checked when a charge reserves bytes on the ancestors, not when it finds tokens: at
-//! most once per 128 KiB. The charge returns what was reserved
+//! most once per 112 KiB. The charge returns what was reserved
 //! ([`Refilled`](crate::group::Refilled)), tokens included, and owes the delay for all of that.
 //!
 //! Source: accounting spec 8.4 (`mem_cgroup_handle_over_high`). Fixed point as there: `r` has 20

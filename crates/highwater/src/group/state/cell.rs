@@ -1,12 +1,15 @@
-//! The token word: the per-CPU stock of one group, packed so that each step is one
-//! compare-and-swap, or on its own CPU a compare and a store (`percpu::gated`).
+//! The token word: tokens of one CPU of one group, packed so that each step is one
+//! compare-and-swap, or on its own CPU a compare and a store (`percpu::gated`). A CPU has two for
+//! each group, on one line ([`Words`]), which differ in the ledgers that their tokens are reserved
+//! in.
 //!
 //! ```text
 //! bit 63 ........ 32 | 31 ......... 20 | 19      | 18 ... 0
 //!     sequence       | in flight       | retired | tokens
 //! ```
 //!
-//! - **tokens**: bytes that are reserved on the group and on every ancestor, and not used.
+//! - **tokens**: bytes that are reserved and not used: on the group and on every ancestor in the
+//!   *chain word*, on the group alone in its *own word*.
 //! - **in flight**: operations that began here and carry bytes: a refill that may still be undone,
 //!   tokens on their way back. A thread that reads zero here knows that every byte is in a
 //!   reservation, in a word, or used.
@@ -19,19 +22,23 @@
 //!   two readings are microseconds apart, and that many steps take seconds.
 
 use crate::percpu::{Gated, Gates, Open};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::units::GroupId;
 #[cfg(not(loom))]
 use crate::units::PAGE_BYTES;
 
-/// Maximum tokens that one refill leaves in a word, in bytes: 128 KiB.
+/// Maximum tokens that one refill leaves in a word, in bytes: 112 KiB.
 ///
-/// Chosen: the kernel's batch is 64 pages and its stock never holds more than that. A refill to
-/// half of [`CELL_MAX`] keeps that bound and leaves the other half for uncharges, so a run of
-/// charges, a run of uncharges, or any alternation of them climbs at most once per 128 KiB.
+/// Chosen: a refill to half of [`CELL_MAX`] leaves the other half for uncharges, so a run of
+/// charges, a run of uncharges, or any alternation of them climbs at most once per 112 KiB.
 #[cfg(not(loom))]
-pub(in crate::group) const GRANT_MAX: u64 = 32 * PAGE_BYTES;
-/// Maximum tokens that a word ever holds, in bytes: 256 KiB for each CPU of a group.
+pub(in crate::group) const GRANT_MAX: u64 = 28 * PAGE_BYTES;
+/// Maximum tokens that a word ever holds, in bytes: 224 KiB.
+///
+/// Derived: what a CPU parks counts at a group in at most 8 words, the 7 chain words of its stock
+/// and the group's own word. 8 times 56 pages are the 7 times 64 of the kernel's stock.
 #[cfg(not(loom))]
-pub(in crate::group) const CELL_MAX: u64 = 64 * PAGE_BYTES;
+pub(in crate::group) const CELL_MAX: u64 = 56 * PAGE_BYTES;
 
 /// Small, so that the model checker reaches every branch.
 #[cfg(loom)]
@@ -72,9 +79,8 @@ impl Word {
         self.0 & RETIRED == 0
     }
 
-    #[cfg(all(test, not(loom)))]
-    pub(in crate::group) const fn sequence(self) -> u64 {
-        self.0 >> 32
+    pub(in crate::group) const fn sequence(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 
     /// Returns how many of `bytes` fit into the word.
@@ -103,6 +109,20 @@ impl Word {
         } else {
             None
         }
+    }
+
+    /// Takes `bytes` tokens and begins an operation that carries them; `None` also when 4,095 are in
+    /// flight.
+    pub(in crate::group) fn lent(self, bytes: u64) -> Option<Self> {
+        if !self.is_live() || bytes > self.tokens() {
+            return None;
+        }
+        self.stepped(self.tokens() - bytes).with_begun()
+    }
+
+    /// Ends an operation whose `bytes` become tokens again; `None` when they do not fit.
+    pub(in crate::group) fn returned(self, bytes: u64) -> Option<Self> {
+        self.parked_whole(bytes).map(Self::ended)
     }
 
     /// Turns `bytes` of usage into tokens. When they do not fit, the word keeps [`GRANT_MAX`]
@@ -184,6 +204,12 @@ impl Word {
         self.is_live().then(|| Self(self.stepped(0).0 | RETIRED))
     }
 
+    /// Like [`Word::retired`] beside passes: begins an operation that carries the tokens; `None` also
+    /// when 4,095 are in flight.
+    pub(in crate::group) fn withdrawn(self) -> Option<Self> {
+        self.retired()?.with_begun()
+    }
+
     /// Returns the word one step later, holding `tokens`.
     fn stepped(self, tokens: u64) -> Self {
         debug_assert!(tokens <= CELL_MAX, "{tokens} tokens in one word");
@@ -215,8 +241,107 @@ impl InFlight {
     }
 }
 
-/// A token word on its own pair of cache lines, as this layer sees it; its atomicity is implemented
-/// by [`Gated`].
+/// Stands for "no group above" in [`Words::above`].
+const NO_GROUP: u32 = u32::MAX;
+
+/// What is above a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::group) enum Above {
+    /// It is the root.
+    Nothing,
+    Group(GroupId),
+}
+
+/// The token words of one CPU of one group, on their own pair of cache lines.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(in crate::group) struct Words {
+    /// Tokens that are reserved on the group and on every ancestor.
+    pub(in crate::group) chain: Cell,
+    /// Tokens that are reserved on the group alone.
+    pub(in crate::group) own: Cell,
+    /// The group above, where the bytes go on from the own word; no group's id below the root.
+    /// Written by: the thread that makes the own word live, before that. Read by: steps of the own
+    /// word, between its load and its step. Publishes: nothing.
+    above: AtomicU32,
+    /// The number of these words.
+    index: usize,
+}
+
+impl Words {
+    /// Returns the words of CPU number `index` of a group, retired.
+    pub(in crate::group) fn new(gates: Gates, index: usize) -> Self {
+        Self {
+            chain: Cell::new(gates, index),
+            own: Cell::new(gates, index),
+            above: AtomicU32::new(NO_GROUP),
+            index,
+        }
+    }
+
+    /// Returns the number of these words.
+    #[inline]
+    pub(in crate::group) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Tells the own word which group is above, before it becomes live.
+    pub(in crate::group) fn set_above(&self, above: Option<GroupId>) {
+        let id = above.map_or(NO_GROUP, |id| id.0);
+        // Relaxed: a step of a live word compares the word, which becomes live afterwards.
+        self.above.store(id, Ordering::Relaxed);
+    }
+
+    /// Parks bytes in the own word by a plain store; returns where they go on, or `None` if it did
+    /// not park them.
+    #[inline(always)]
+    pub(in crate::group) fn park_own_here(&self, bytes: u64) -> Option<Above> {
+        let mut above = NO_GROUP;
+        let parked = self.own.0.try_step(|word| {
+            // Relaxed: loaded after the word, and stored before it became live.
+            above = self.above.load(Ordering::Relaxed);
+            raw(Word(word).parked_whole(bytes))
+        });
+        parked.then_some(match above {
+            NO_GROUP => Above::Nothing,
+            id => Above::Group(GroupId(id)),
+        })
+    }
+
+    /// Returns the word in which an operation that takes no tokens is marked: a live one if there
+    /// is any, so that a removal steps it too.
+    pub(in crate::group) fn marked(&self) -> &Cell {
+        match self.own.load().is_live() {
+            true => &self.own,
+            false => &self.chain,
+        }
+    }
+
+    /// Returns both words: every operation in flight is marked in one of them.
+    pub(in crate::group) fn both(&self) -> [&Cell; 2] {
+        [&self.chain, &self.own]
+    }
+}
+
+/// Where a token word is: the ledgers that its tokens are reserved in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::group) struct Site {
+    pub(in crate::group) id: GroupId,
+    /// Whether it is the group's own word.
+    pub(in crate::group) is_own: bool,
+}
+
+impl Site {
+    pub(in crate::group) const fn chain(id: GroupId) -> Self {
+        Self { id, is_own: false }
+    }
+
+    pub(in crate::group) const fn own(id: GroupId) -> Self {
+        Self { id, is_own: true }
+    }
+}
+
+/// A token word, as this layer sees it; its atomicity is implemented by [`Gated`].
 ///
 /// Each step is atomic, in both regimes. In the restartable regime a step on the word's own CPU is
 /// **not a fence**: other CPUs see it in program order, but after loads that follow it. An
@@ -267,6 +392,17 @@ impl Cell {
         self.0.try_step(taken)
     }
 
+    /// Like [`take_here_if`](Self::take_here_if), and begins an operation ([`Word::lent`]).
+    #[inline(always)]
+    pub(in crate::group) fn lend_here_if(
+        &self,
+        bytes: u64,
+        is_alive: impl FnOnce() -> bool,
+    ) -> bool {
+        let lent = |word| raw(Word(word).lent(bytes)).filter(|_| is_alive());
+        self.0.try_step(lent)
+    }
+
     /// Parks bytes by a plain store. Returns whether it did.
     #[inline(always)]
     pub(in crate::group) fn park_here(&self, bytes: u64) -> bool {
@@ -290,7 +426,16 @@ impl Cell {
     }
 
     /// Ends an operation that began here.
+    #[inline]
     pub(in crate::group) fn end(&self) {
+        if !self.0.try_step(|word| raw(Some(Word(word).ended()))) {
+            self.end_slowly();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_slowly(&self) {
         let ended = self.update(|word| Some(word.ended()));
         debug_assert!(ended.is_ok(), "ending an operation is never refused");
     }

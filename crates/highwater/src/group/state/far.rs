@@ -6,17 +6,16 @@
 
 use std::ops::ControlFlow;
 
-use super::cell::{Cell, OpenCell};
+use super::cell::{Cell, OpenCell, Site};
 use crate::percpu::Raised;
-use crate::units::GroupId;
 
 /// Words per membarrier. Chosen: a kibibyte of stack, and few enough that their CPUs do not step
 /// them by locked instructions for long.
 const FAR_MAX: usize = 64;
 
-/// A batch of words, with their groups.
+/// A batch of words, with their sites.
 pub(in crate::group) struct Far<'a> {
-    cells: [Option<(GroupId, &'a Cell)>; FAR_MAX],
+    cells: [Option<(Site, &'a Cell)>; FAR_MAX],
     len: usize,
 }
 
@@ -31,11 +30,11 @@ impl<'a> Far<'a> {
     /// Adds a word to the batch; a full batch is passed to `visit` as by [`each`](Self::each).
     pub(in crate::group) fn add<B>(
         &mut self,
-        id: GroupId,
+        site: Site,
         cell: &'a Cell,
-        visit: &mut dyn FnMut(GroupId, &OpenCell<'_>) -> ControlFlow<B>,
+        visit: &mut dyn FnMut(Site, &OpenCell<'_>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        self.cells[self.len] = Some((id, cell));
+        self.cells[self.len] = Some((site, cell));
         self.len += 1;
         if self.len == FAR_MAX {
             self.each(visit)?;
@@ -47,14 +46,14 @@ impl<'a> Far<'a> {
     /// gates and empties the batch.
     pub(in crate::group) fn each<B>(
         &mut self,
-        visit: &mut dyn FnMut(GroupId, &OpenCell<'_>) -> ControlFlow<B>,
+        visit: &mut dyn FnMut(Site, &OpenCell<'_>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let cells = &self.cells[..self.len];
         self.len = 0;
         let batch = cells.iter().flatten();
         let raised = Raised::new(batch.clone().map(|(_, cell)| cell.gated()));
-        for ((id, _), open) in batch.zip(raised.words()) {
-            visit(*id, &OpenCell(open))?;
+        for ((site, _), open) in batch.zip(raised.words()) {
+            visit(*site, &OpenCell(open))?;
         }
         ControlFlow::Continue(())
     }

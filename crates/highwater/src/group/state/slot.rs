@@ -16,12 +16,12 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::percpu::{Blocks, Gates};
+use crate::percpu::{Blocks, Gates, Published};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
+use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{CpuId, GroupId};
 
-use super::cell::Cell;
+use super::cell::{Cell, Site, Words};
 use super::ledger::Ledger;
 use super::meta::Meta;
 
@@ -30,12 +30,12 @@ static META: LockClass = LockClass::new("group slot", Rank::Leaf);
 /// Stands for "no parent" in [`Slot::parent`]; the table never grows to that id.
 const NO_PARENT: u32 = u32::MAX;
 
-/// Selects the word that an operation steps.
+/// Selects the words that an operation steps.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::group) enum ActingCpu {
-    /// The word of the CPU on which the thread runs at that moment.
+    /// Those of the CPU on which the thread runs at that moment.
     Here,
-    /// The word of this CPU. In the atomic regime only.
+    /// Those of this CPU. In the atomic regime only.
     As(CpuId),
 }
 
@@ -51,9 +51,9 @@ pub(in crate::group) struct Slot {
     /// Written by: creation, while nothing is reserved or in flight here. Read by: operations that
     /// have something reserved or in flight here, so it cannot change under them.
     parent: AtomicU32,
-    /// Token words by number, that is by CPU, and the extra one. Allocated when their CPU first
+    /// Token words by number, that is by CPU, and the extra ones. Allocated when their CPU first
     /// charges, and kept for later groups.
-    cells: Blocks<Cell, 16>,
+    cells: Blocks<Words, 16>,
     /// How the words are stepped, and how many there are.
     gates: Gates,
     /// Bitmap of the words that may be other than idle. Written by: the first operation of a CPU;
@@ -62,10 +62,11 @@ pub(in crate::group) struct Slot {
     touched: Box<[AtomicU64]>,
     /// Metadata of the group that lives here or whose charges are still here.
     pub(in crate::group) meta: RwLock<Option<Arc<Meta>>>,
-    /// Live words in the subtree. Written by: enlisting and retiring, under the tree's lock.
-    /// Read by: refills and reads of usage. Never below the number of words that hold tokens.
+    /// Live words whose tokens count here: chain words of the subtree and own words of the group.
+    /// Written by: enlisting and retiring, under the tree's lock. Read by: refills and reads of
+    /// usage. Never below the number of words that hold tokens.
     holders: AtomicU64,
-    /// Highest number of live words that the subtree had. Written and read as `holders`.
+    /// Highest number that `holders` had. Written and read as `holders`.
     holders_peak: AtomicU64,
     pub(in crate::group) ledger: CachePadded<Ledger>,
 }
@@ -108,6 +109,7 @@ impl Slot {
         self.incarnation() % 2 == 1
     }
 
+    #[inline]
     pub(in crate::group) fn parent(&self) -> Option<GroupId> {
         // Relaxed: it was written before the incarnation that the caller has checked, and cannot
         // change while the caller has anything reserved or in flight here.
@@ -142,33 +144,36 @@ impl Slot {
     /// it is no longer in flight, so one of the two is seen. In the other order both could be
     /// missed.
     pub(in crate::group) fn is_idle(&self) -> bool {
-        let is_still = |cell: &Cell| cell.load().in_flight() == 0;
-        self.touched_cells().all(is_still) && self.ledger.balance().reserved == 0
+        let is_still = |words: &Words| {
+            let mut both = words.both().into_iter();
+            both.all(|word| word.load().in_flight() == 0)
+        };
+        self.touched_words().all(is_still) && self.ledger.balance().reserved == 0
     }
 
-    /// Returns word number `index`, allocated on first use. Passes look only at words reported to
-    /// [`touch`](Self::touch).
+    /// Returns the words of number `index`, allocated on first use. Passes look only at words
+    /// reported to [`touch`](Self::touch).
     #[inline]
-    pub(in crate::group) fn cell(&self, index: usize) -> &Cell {
+    pub(in crate::group) fn words(&self, index: usize) -> &Words {
         match self.cells.get(index) {
-            Some(cell) => cell,
-            None => self.make_cell(index),
+            Some(words) => words,
+            None => self.make_words(index),
         }
     }
 
-    /// Returns word number `index`, if it was allocated.
+    /// Returns the words of number `index`, if they were allocated.
     #[inline]
-    pub(in crate::group) fn find_cell(&self, index: usize) -> Option<&Cell> {
+    pub(in crate::group) fn find_words(&self, index: usize) -> Option<&Words> {
         self.cells.get(index)
     }
 
     #[cold]
-    fn make_cell(&self, index: usize) -> &Cell {
-        let make = || Cell::new(self.gates, index);
+    fn make_words(&self, index: usize) -> &Words {
+        let make = || Words::new(self.gates, index);
         self.cells.get_or_make(index, make)
     }
 
-    /// Returns the number of the word that `actor` steps.
+    /// Returns the number of the words that `actor` steps.
     #[inline]
     pub(in crate::group) fn index(&self, actor: ActingCpu) -> usize {
         match actor {
@@ -191,7 +196,7 @@ impl Slot {
     /// Visits the words in which an operation may have begun; returns how many there are. An inner
     /// loop: a read of usage spends its time here.
     #[inline]
-    pub(in crate::group) fn each_touched<'a>(&'a self, mut visit: impl FnMut(&'a Cell)) -> usize {
+    pub(in crate::group) fn each_touched<'a>(&'a self, mut visit: impl FnMut(&'a Words)) -> usize {
         let mut count = 0;
         for (nth, bits) in self.touched_bits().enumerate() {
             // In a word that was not allocated yet, nothing has begun.
@@ -202,16 +207,31 @@ impl Slot {
     }
 
     /// Returns the words in which an operation may have begun.
-    pub(in crate::group) fn touched_cells(&self) -> impl Iterator<Item = &Cell> {
+    pub(in crate::group) fn touched_words(&self) -> impl Iterator<Item = &Words> {
         self.touched_bits()
             .enumerate()
             .flat_map(move |(nth, mut bits)| {
                 std::iter::from_fn(move || {
                     let bit = bits.trailing_zeros();
                     bits &= bits.wrapping_sub(1);
-                    (bit < u64::BITS).then(|| self.cell(nth * 64 + bit as usize))
+                    (bit < u64::BITS).then(|| self.words(nth * 64 + bit as usize))
                 })
             })
+    }
+
+    /// Returns the words of this group, number `id`, whose tokens are reserved on the ledger of
+    /// `top`, which is above it or itself, and in which an operation may have begun.
+    pub(in crate::group) fn words_of(
+        &self,
+        top: GroupId,
+        id: GroupId,
+    ) -> impl Iterator<Item = (Site, &Cell)> {
+        self.touched_words().flat_map(move |words| {
+            let own = (top == id).then_some((Site::own(id), &words.own));
+            [Some((Site::chain(id), &words.chain)), own]
+                .into_iter()
+                .flatten()
+        })
     }
 
     fn touched_bits(&self) -> impl Iterator<Item = u64> {
@@ -219,8 +239,9 @@ impl Slot {
         self.touched.iter().map(|word| word.load(Ordering::SeqCst))
     }
 
-    pub(in crate::group) fn all_cells(&self) -> impl Iterator<Item = &Cell> {
-        self.cells.iter().map(|(_, cell)| cell)
+    /// Returns all words that were allocated, with their numbers.
+    pub(in crate::group) fn all_words(&self) -> impl Iterator<Item = (usize, &Words)> {
+        self.cells.iter()
     }
 
     pub(in crate::group) fn holders(&self) -> u64 {
@@ -235,7 +256,7 @@ impl Slot {
         self.holders_peak.load(Ordering::Relaxed)
     }
 
-    /// Counts a word of the subtree before it becomes live.
+    /// Counts a word before it becomes live.
     pub(in crate::group) fn add_holder(&self) {
         // Pairs with `holders`; SeqCst as there.
         let holders = self.holders.fetch_add(1, Ordering::SeqCst) + 1;
@@ -243,7 +264,7 @@ impl Slot {
         self.holders_peak.fetch_max(holders, Ordering::Relaxed);
     }
 
-    /// Uncounts words of the subtree that no longer hold tokens.
+    /// Uncounts words that no longer hold tokens.
     pub(in crate::group) fn remove_holders(&self, count: u64) {
         // Pairs with `holders`; SeqCst as there.
         let before = self.holders.fetch_sub(count, Ordering::SeqCst);
@@ -252,46 +273,53 @@ impl Slot {
 }
 
 /// Chunk `i` holds `64 << i` slots, so 26 chunks hold every id below [`NO_PARENT`].
+#[cfg(not(loom))]
 const FIRST_CHUNK: usize = 64;
+/// Small, for the model checker explores each place when a tree is dropped.
+#[cfg(loom)]
+const FIRST_CHUNK: usize = 4;
 const NR_CHUNKS: usize = 26;
 
-type SlotChunk = Box<[OnceLock<Box<Slot>>]>;
+type SlotChunk = Box<[Published<Slot>]>;
 
 /// All slots, by id: the table grows, and never moves or shrinks.
 #[derive(Debug)]
 pub(in crate::group) struct Slots {
-    chunks: [OnceLock<SlotChunk>; NR_CHUNKS],
+    chunks: [Published<SlotChunk>; NR_CHUNKS],
 }
 
 impl Slots {
     pub(in crate::group) fn new() -> Self {
         Self {
-            chunks: [const { OnceLock::new() }; NR_CHUNKS],
+            chunks: std::array::from_fn(|_| Published::empty()),
         }
     }
 
+    #[inline]
     pub(in crate::group) fn get(&self, id: GroupId) -> Option<&Slot> {
         let (chunk, offset) = place(id.index());
-        self.chunks
-            .get(chunk)?
-            .get()?
-            .get(offset)?
-            .get()
-            .map(|slot| &**slot)
+        self.chunks.get(chunk)?.get()?.get(offset)?.get()
     }
 
     /// Returns the slot of `id`, allocated on first use. `None` when the table is full.
     pub(in crate::group) fn make(&self, id: GroupId, gates: Gates) -> Option<&Slot> {
         let (chunk, offset) = place(id.index());
-        let slots = self
-            .chunks
-            .get(chunk)?
-            .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| OnceLock::new()).collect());
-        Some(slots[offset].get_or_init(|| Box::new(Slot::new(gates))))
+        let chunk_at = self.chunks.get(chunk)?;
+        let empty = || (0..FIRST_CHUNK << chunk).map(|_| Published::empty());
+        let slots = match chunk_at.get() {
+            Some(slots) => slots,
+            None => chunk_at.publish(Box::new(empty().collect())),
+        };
+        let slot = &slots[offset];
+        Some(match slot.get() {
+            Some(slot) => slot,
+            None => slot.publish(Box::new(Slot::new(gates))),
+        })
     }
 }
 
 /// Returns the chunk and offset of slot number `index`.
+#[inline]
 fn place(index: usize) -> (usize, usize) {
     let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
     (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))

@@ -9,13 +9,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
-use crate::percpu::{Gates, PercpuOwner, Regime};
+use crate::percpu::{Blocks, Gates, PercpuOwner, Regime};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, LockClass, Mutex, MutexGuard, Rank, RwLock};
 use crate::units::{CpuId, GroupId};
 
+use super::cell::Site;
 use super::gate::Gate;
 use super::slot::{ActingCpu, Slot, Slots};
+use super::stock::Stock;
 use super::waiters::Lines;
 
 static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
@@ -62,6 +64,8 @@ pub(crate) struct Groups {
     /// How token words are stepped.
     pub(in crate::group) gates: Gates,
     pub(in crate::group) slots: Slots,
+    /// By number of their words. Allocated when their CPU first charges.
+    stocks: Blocks<Stock, 16>,
     pub(in crate::group) shape: RwLock<TreeShape>,
     pub(in crate::group) gate: Gate,
     lines: Mutex<Lines>,
@@ -80,10 +84,12 @@ impl Groups {
             families: vec![Family::default()],
             ..TreeShape::default()
         };
+        let gates = Gates::new(regime, nr_cpus);
         Self {
             nr_cpus,
-            gates: Gates::new(regime, nr_cpus),
+            gates,
             slots: Slots::new(),
+            stocks: Blocks::none(gates.nr_words()),
             shape: RwLock::new(&SHAPE, shape),
             gate: Gate::open(),
             lines: Lines::none(),
@@ -93,22 +99,57 @@ impl Groups {
     }
 
     /// Returns the slot of an id that is in use.
+    #[inline]
     pub(in crate::group) fn slot(&self, id: GroupId) -> &Slot {
         match self.slots.get(id) {
             Some(slot) => slot,
-            None => panic!("{id} is not a group of this tree"),
+            None => self.miss(id),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::unused_self, reason = "names the tree that lacks it")]
+    fn miss(&self, id: GroupId) -> ! {
+        panic!("{id} is not a group of this tree")
+    }
+
+    /// Returns the stock of the words of number `index`, allocated on first use.
+    #[inline]
+    pub(in crate::group) fn stock(&self, index: usize) -> &Stock {
+        match self.stocks.get(index) {
+            Some(stock) => stock,
+            None => self.make_stock(index),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_stock(&self, index: usize) -> &Stock {
+        self.stocks.get_or_make(index, Stock::new)
+    }
+
+    /// Returns the stocks that were allocated, with the numbers of their words.
+    pub(in crate::group) fn stocks(&self) -> impl Iterator<Item = (usize, &Stock)> {
+        self.stocks.iter()
     }
 
     /// Returns the slots of `id` and its ancestors, leaf first. A slot's parent is read before the
     /// slot is handed out: releasing the last byte of a removed group may let its slot be reused.
     pub(in crate::group) fn chain(&self, id: GroupId) -> impl Iterator<Item = (GroupId, &Slot)> {
-        let mut next = Some((id, self.slot(id)));
+        let mut next = Some(id);
         std::iter::from_fn(move || {
-            let (at, slot) = next?;
-            next = slot.parent().map(|parent| (parent, self.slot(parent)));
+            let at = next?;
+            let slot = self.slot(at);
+            next = slot.parent();
             Some((at, slot))
         })
+    }
+
+    /// Returns the slots whose ledgers hold the reservations of a word's tokens, leaf first.
+    pub(in crate::group) fn ledgers(&self, site: Site) -> impl Iterator<Item = (GroupId, &Slot)> {
+        let nr = if site.is_own { 1 } else { usize::MAX };
+        self.chain(site.id).take(nr)
     }
 
     /// Whether threads step only words of their own CPU, by plain stores.

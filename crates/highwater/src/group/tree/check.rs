@@ -1,6 +1,6 @@
 //! Checks of a tree's invariants.
 
-use crate::group::state::{CELL_MAX, Groups, TreeShape};
+use crate::group::state::{CELL_MAX, Entry, Groups, STOCK_MAX, TreeShape};
 use crate::sync::atomic::Ordering;
 use crate::units::{Bytes, GroupId};
 
@@ -9,6 +9,7 @@ impl Groups {
     pub(in crate::group) fn check(&self) {
         let shape = self.shape.read();
         self.check_subtree(&shape, GroupId(0));
+        self.check_stocks(&shape);
         self.check_protection(&shape);
         for zombie in &shape.zombies {
             assert!(
@@ -18,7 +19,8 @@ impl Groups {
         }
     }
 
-    /// Checks the subtree of `id`; returns its reservations and the number of its live words.
+    /// Checks the subtree of `id`; returns its reservations on its parent, and the number of its
+    /// live chain words.
     fn check_subtree(&self, shape: &TreeShape, id: GroupId) -> (u64, u64) {
         let slot = self.slot(id);
         let (mut below, mut holders) = (0, 0);
@@ -29,29 +31,61 @@ impl Groups {
             below += reserved;
             holders += live;
         }
-        for cell in slot.all_cells() {
-            let word = cell.load();
-            assert!(word.tokens() <= CELL_MAX, "{id} holds too many tokens");
-            assert!(word.is_live() || word.tokens() == 0, "{id} hides tokens");
-            assert_eq!(word.in_flight(), 0, "an operation is in flight in {id}");
-            below += word.tokens();
-            holders += u64::from(word.is_live());
+        let (mut own, mut own_holders) = (0, 0);
+        for (_, words) in slot.all_words() {
+            for cell in words.both() {
+                let word = cell.load();
+                assert!(word.tokens() <= CELL_MAX, "{id} holds too many tokens");
+                assert!(word.is_live() || word.tokens() == 0, "{id} hides tokens");
+                assert_eq!(word.in_flight(), 0, "an operation is in flight in {id}");
+            }
+            let (chain, alone) = (words.chain.load(), words.own.load());
+            below += chain.tokens();
+            holders += u64::from(chain.is_live());
+            own += alone.tokens();
+            own_holders += u64::from(alone.is_live());
         }
         let balance = slot.ledger.balance();
         assert!(
-            below <= balance.reserved,
-            "{id} reserves {} bytes for {below} below it",
+            below + own <= balance.reserved,
+            "{id} reserves {} bytes for {below} below it and {own} of its own",
             balance.reserved
         );
-        assert_eq!(slot.holders(), holders, "{id} miscounts its live words");
+        let counted = holders + own_holders;
+        assert_eq!(slot.holders(), counted, "{id} miscounts its live words");
         self.check_line(id);
         assert!(
-            balance.debt() == 0 || holders == 0,
+            balance.debt() == 0 || counted == 0,
             "{id} reserves {} bytes of {} and may hold tokens",
             balance.reserved,
             balance.max
         );
-        (balance.reserved, holders)
+        (balance.reserved - own, holders)
+    }
+
+    /// Checks that no CPU has more live chain words than its stock has entries, and that it has one
+    /// for each.
+    fn check_stocks(&self, shape: &TreeShape) {
+        let mut live = vec![0; self.gates.nr_words()];
+        let ids = (0..shape.families.len()).map(GroupId::from_index);
+        for (id, slot) in ids.filter_map(|id| Some((id, self.slots.get(id)?))) {
+            for (index, words) in slot.all_words() {
+                if words.chain.load().is_live() {
+                    let of = Entry::Of(id);
+                    let is_entered = self.stock(index).entries().any(|(_, entry)| entry == of);
+                    assert!(is_entered, "{id} is not in the stock of word {index}");
+                    live[index] += 1;
+                }
+            }
+        }
+        for (index, stock) in self.stocks() {
+            assert_eq!(
+                stock.entries().count(),
+                STOCK_MAX,
+                "an entry of {index} is claimed"
+            );
+        }
+        assert!(live.iter().all(|count| *count <= STOCK_MAX), "{live:?}");
     }
 
     /// Checks that exactly the groups with waiters are marked.

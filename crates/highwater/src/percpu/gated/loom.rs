@@ -85,7 +85,8 @@ fn two_from_afar_take_turns() {
 fn nothing_is_added_once_a_gate_is_left_up() {
     model(|| {
         let gates = Gates::new(Regime::Restartable, 2);
-        let words = Arc::new([gates.word(0, 0), gates.word(1, 0)]);
+        let word = |index| CachePadded::new(gates.word(index, 0));
+        let words = Arc::new([word(0), word(1)]);
         let others = Arc::clone(&words);
         let adder = thread::spawn(move || {
             run_on(C0);
@@ -93,7 +94,7 @@ fn nothing_is_added_once_a_gate_is_left_up() {
             2 * added.count() as u64
         });
         run_on(C1);
-        let raised = Raised::new(words.iter());
+        let raised = Raised::new(words.iter().map(|word| &**word));
         let closed = raised.words().map(|open| open.step(&|word| Some(word | 1)));
         let closed: Vec<_> = closed.collect();
         raised.leave_up();

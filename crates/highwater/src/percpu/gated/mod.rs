@@ -50,6 +50,8 @@ mod tests;
 
 use std::fmt;
 
+use crossbeam_utils::CachePadded;
+
 use super::cells::RETRIES_MAX;
 use super::sequences::On;
 use super::{Area, Regime, Sequences, current_cpu};
@@ -70,8 +72,9 @@ pub(crate) struct Gates {
     nr_cpus: u32,
 }
 
-/// A word of 64 bits that belongs to one CPU, or to none. On a pair of lines of its own.
-#[repr(C, align(128))]
+/// A word of 64 bits that belongs to one CPU, or to none. Its user keeps words of different CPUs on
+/// different lines.
+#[repr(C)]
 pub(crate) struct Gated {
     /// Written by: threads on its CPU, by plain stores in sequences while the gate is down; any
     /// thread, by compare-and-exchange. Read by: any thread. Publishes: as its user states.
@@ -155,20 +158,20 @@ impl Gates {
     /// The words are numbered from 0.
     // Always: the call would cost more than the step.
     #[inline(always)]
-    pub(crate) fn try_add(self, words: &[Gated], delta: u64) -> bool {
+    pub(crate) fn try_add(self, words: &[CachePadded<Gated>], delta: u64) -> bool {
         self.try_add_delayed::<0>(words, delta)
     }
 
     /// Like [`try_add`](Self::try_add), with `DELAY` as in `Gated::step_delayed`.
     #[inline(always)]
-    fn try_add_delayed<const DELAY: u32>(self, words: &[Gated], delta: u64) -> bool {
+    fn try_add_delayed<const DELAY: u32>(self, words: &[CachePadded<Gated>], delta: u64) -> bool {
         let Some(area) = self.sequences.area() else {
             return false;
         };
         let cpu = area.cpu_number();
         let word = words.get(cpu as usize);
-        word.is_some_and(|Gated { word, station, .. }| {
-            area.add::<DELAY, _>(On::gate(cpu, station), word, delta)
+        word.is_some_and(|gated| {
+            area.add::<DELAY, _>(On::gate(cpu, &gated.station), &gated.word, delta)
         })
     }
 }

@@ -14,7 +14,7 @@ use crate::topology::Topology;
 const DELAY: u32 = 3_000;
 
 /// Words of this machine's CPUs, in the restartable regime.
-fn this_machine() -> Option<(Gates, Vec<Gated>)> {
+fn this_machine() -> Option<(Gates, Vec<CachePadded<Gated>>)> {
     let gates = Gates::new(Regime::Restartable, Topology::detect().nr_cpus());
     if gates.regime() == Regime::Atomic {
         skipped("no sequences here that other CPUs can restart");
@@ -23,10 +23,14 @@ fn this_machine() -> Option<(Gates, Vec<Gated>)> {
     Some((gates, words_of(gates)))
 }
 
-fn words_of(gates: Gates) -> Vec<Gated> {
+fn words_of(gates: Gates) -> Vec<CachePadded<Gated>> {
     (0..gates.nr_words())
-        .map(|index| gates.word(index, 0))
+        .map(|index| CachePadded::new(gates.word(index, 0)))
         .collect()
+}
+
+fn each(words: &[CachePadded<Gated>]) -> impl Iterator<Item = &Gated> + Clone {
+    words.iter().map(|word| &**word)
 }
 
 /// Takes everything out of a word.
@@ -35,7 +39,11 @@ fn taken(word: u64) -> Option<u64> {
 }
 
 /// As [`put_among_by`], where each put is a step.
-fn put_among(gates: Gates, words: &[Gated], take: impl Fn() -> u64 + Sync) -> (u64, u64) {
+fn put_among(
+    gates: Gates,
+    words: &[CachePadded<Gated>],
+    take: impl Fn() -> u64 + Sync,
+) -> (u64, u64) {
     let step = || {
         let word = &words[gates.here()];
         let put = word.step_delayed::<DELAY>(|word| Some(word + 1));
@@ -47,7 +55,7 @@ fn put_among(gates: Gates, words: &[Gated], take: impl Fn() -> u64 + Sync) -> (u
 /// Returns the sums that 6 threads have put into the words of their CPUs by `put`, one at a time,
 /// and that `take` took, which emptied all words repeatedly.
 fn put_among_by(
-    words: &[Gated],
+    words: &[CachePadded<Gated>],
     take: impl Fn() -> u64 + Sync,
     put: impl Fn() + Sync,
 ) -> (u64, u64) {
@@ -71,7 +79,7 @@ fn put_among_by(
         is_over.store(true, Ordering::Relaxed);
         thief.join().expect("the thief panicked")
     });
-    let left: u64 = words.iter().map(Gated::load).sum();
+    let left: u64 = words.iter().map(|word| word.load()).sum();
     (THREADS * PUTS, taken + left)
 }
 
@@ -85,7 +93,7 @@ fn steps_from_afar_meet_no_sequence_half_way() {
     };
     let one_by_one = || words.iter().filter_map(|word| word.step(taken).ok()).sum();
     let batched = || {
-        let raised = Raised::new(words.iter());
+        let raised = Raised::new(each(&words));
         raised
             .words()
             .filter_map(|open| open.step(&taken).ok())
@@ -112,7 +120,7 @@ fn additions_meet_no_step_from_afar_half_way() {
         return;
     };
     let batched = || {
-        let raised = Raised::new(words.iter());
+        let raised = Raised::new(each(&words));
         raised
             .words()
             .filter_map(|open| open.step(&taken).ok())
@@ -127,9 +135,9 @@ fn additions_meet_no_step_from_afar_half_way() {
     let (put, found) = put_among_by(&words, batched, put);
     assert_eq!(found, put);
     assert!((0..1000).any(|_| gates.try_add(&words, 1)));
-    let sum = || words.iter().map(Gated::load).sum::<u64>();
+    let sum = || words.iter().map(|word| word.load()).sum::<u64>();
     let before = sum();
-    Raised::new(words.iter()).leave_up();
+    Raised::new(each(&words)).leave_up();
     assert!((0..1000).all(|_| !gates.try_add(&words, 1)));
     run_unregistered(|| assert!(!gates.try_add(&words, 1)));
     assert_eq!(sum(), before);
@@ -147,7 +155,7 @@ fn steps_from_afar_meet_no_sequence_half_way_without_membarrier() {
         refused.get_or_init(|| refuse_membarrier(&[], libc::EPERM));
         let one_by_one = words.iter().filter_map(|word| word.step(taken).ok());
         let one_by_one: u64 = one_by_one.sum();
-        let raised = Raised::new(words.iter());
+        let raised = Raised::new(each(&words));
         let batched = raised.words().filter_map(|open| open.step(&taken).ok());
         one_by_one + batched.sum::<u64>()
     };
@@ -181,7 +189,7 @@ fn a_step_that_cannot_be_made_changes_nothing() {
             let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(step)).unwrap_err();
             let said = panic.downcast_ref::<String>().expect("a text");
             assert!(said.contains("is now refused"), "{said}");
-            assert!(Raised::try_new(words.iter()).is_err());
+            assert!(Raised::try_new(each(&words)).is_err());
         }
         assert!(words[here.index()].step(|word| Some(word + 1)).is_ok());
         drop(owner);
@@ -236,7 +244,7 @@ fn the_same_traffic_finds_gates_without_a_membarrier() {
                 word.lower();
                 taken.ok()
             };
-            words.iter().filter_map(take).sum()
+            each(&words).filter_map(take).sum()
         };
         let (put, found) = put_among(gates, &words, unstopped);
         if found != put {
@@ -256,7 +264,7 @@ fn a_raised_gate_stops_nobody() {
     let add = |word: &Gated| word.step(|word| Some(word + 1)).is_ok();
     for cpu in allowed_cpus() {
         let word = &words[cpu.index()];
-        let raised = Raised::new(std::iter::once(word));
+        let raised = Raised::new(std::iter::once(&**word));
         for stepper in allowed_cpus() {
             assert!(run_on(stepper, || add(word)));
         }

@@ -1,0 +1,141 @@
+//! Which chain words a CPU has live: entering a group into the CPU's stock, and reviewing it.
+//!
+//! The protocol and its invariant: `state/stock.rs`. The tree's lock for reading is proof that no
+//! other thread retires words or removes groups meanwhile.
+
+use crate::group::state::{Cell, Entry, Groups, Site, Stock, TreeShape, Word};
+use crate::units::GroupId;
+
+/// A group replaces a colder one only if its own word has made more than this many times the steps
+/// of the other's chain word. Chosen: an own word makes two steps for each charge and uncharge, a
+/// chain word one, and groups used equally often must not replace each other.
+#[cfg(not(loom))]
+const TIMES_HOTTER: u32 = 4;
+/// And this many more. Chosen: a few charges by chance between two reviews are not worth a
+/// replacement.
+#[cfg(not(loom))]
+const STEPS_MORE: u32 = 16;
+/// A group above others replaces one that made less than this many times its steps: its chain word
+/// spares all of them the levels above it.
+const TIMES_COLDER: u32 = 2;
+
+/// Small, so that the model checker reaches every branch.
+#[cfg(loom)]
+const TIMES_HOTTER: u32 = 1;
+/// Small, so that the model checker reaches every branch.
+#[cfg(loom)]
+const STEPS_MORE: u32 = 0;
+
+impl Groups {
+    /// Enters a group into its CPU's stock if there is an entry that no live word uses.
+    pub(super) fn stock_if_free(&self, shape: &TreeShape, id: GroupId, index: usize) {
+        let stock = self.stock(index);
+        let is_free = |held| match held {
+            Entry::Free => true,
+            Entry::Of(of) => of == id || !self.is_stocked(of, index),
+        };
+        let mut free = stock.entries().filter(|(_, held)| is_free(*held));
+        if let Some((nth, held)) = free.next() {
+            self.replace(shape, stock, (nth, held), id, index);
+        }
+    }
+
+    /// Whether a group has a live chain word of that number.
+    fn is_stocked(&self, id: GroupId, index: usize) -> bool {
+        let words = self.slot(id).find_words(index);
+        words.is_some_and(|words| words.chain.load().is_live())
+    }
+
+    /// Gives the entry to a group, if the entry holds `held` still and no ledger on the group's
+    /// chain is closed.
+    fn replace(
+        &self,
+        shape: &TreeShape,
+        stock: &Stock,
+        (nth, held): (usize, Entry),
+        id: GroupId,
+        index: usize,
+    ) {
+        let mut chain = self.chain(id);
+        if chain.any(|(_, slot)| slot.ledger.balance().is_closed()) || !stock.claim(nth, held) {
+            return;
+        }
+        if let Entry::Of(former) = held
+            && !self.withdraw(Site::chain(former), &self.slot(former).words(index).chain)
+        {
+            stock.publish(nth, held);
+            return;
+        }
+        let is_live = self.make_chain_live(shape, id, index);
+        stock.publish(nth, if is_live { Entry::Of(id) } else { Entry::Free });
+        if is_live {
+            // Its tokens are of no use to charges that find the chain word.
+            self.withdraw(Site::own(id), &self.slot(id).words(index).own);
+        }
+    }
+
+    /// Takes a word out of use and gives its tokens back. Returns whether it is not live: it stays
+    /// where too many operations are in flight in it.
+    fn withdraw(&self, site: Site, cell: &Cell) -> bool {
+        match cell.update(Word::withdrawn) {
+            Ok(before) => {
+                self.retired(site, before);
+                cell.end();
+                true
+            }
+            Err(word) => !word.is_live(),
+        }
+    }
+
+    /// Reviews a CPU's stock after a charge to `id` by own words: enters the candidate if it was
+    /// used much more than the coldest entry, and names the next candidate among the groups that
+    /// the charge met. Never waits.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn review(&self, id: GroupId, index: usize) {
+        let Some(shape) = self.shape.try_read() else {
+            return;
+        };
+        let stock = self.stock(index);
+        let steps = |(nth, held)| {
+            let steps = match held {
+                Entry::Of(of) if self.is_stocked(of, index) => {
+                    let word = self.slot(of).words(index).chain.load();
+                    stock.steps_of(nth, word.sequence())
+                }
+                _ => 0,
+            };
+            (steps, nth, held)
+        };
+        let coldest = stock.entries().map(steps).min_by_key(|(steps, ..)| *steps);
+        if let Some((candidate, seen)) = stock.candidate()
+            && let Some((least, nth, held)) = coldest
+            && self.slot(candidate).is_alive()
+        {
+            let words = self.slot(candidate).words(index);
+            let steps = words.own.load().sequence().wrapping_sub(seen);
+            let is_above = self.chain(id).skip(1).any(|(at, _)| at == candidate);
+            let is_hotter = match is_above {
+                true => steps.saturating_mul(TIMES_COLDER) > least,
+                false => steps / TIMES_HOTTER > least,
+            };
+            let is_hotter = is_hotter && steps > STEPS_MORE;
+            if is_hotter && !words.chain.load().is_live() {
+                self.replace(&shape, stock, (nth, held), candidate, index);
+            }
+        }
+        self.name_candidate(stock, id, index);
+    }
+
+    /// Names each of the groups that charge by own words in turn, the group itself first.
+    fn name_candidate(&self, stock: &Stock, id: GroupId, index: usize) {
+        let by_own = || {
+            let words = self.chain(id).map(|(at, slot)| (at, slot.words(index)));
+            words.take_while(|(_, words)| !words.chain.load().is_live())
+        };
+        let nth = stock.nr_reviews() as usize % by_own().count().max(1);
+        if let Some((at, words)) = by_own().nth(nth) {
+            stock.set_candidate(at, words.own.load().sequence());
+        }
+    }
+}
