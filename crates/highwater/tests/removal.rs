@@ -156,9 +156,12 @@ fn come_and_go(count: usize) {
     drop(held);
     tree.check_invariants();
     let root = tree.root();
-    assert_eq!(
-        (root.usage_precise(), root.escrowed()),
-        (Bytes::ZERO, Bytes::ZERO)
+    assert_eq!(root.usage_precise(), Bytes::ZERO);
+    // The root's own words, one for each CPU, keep tokens for later groups.
+    assert!(
+        root.escrowed() <= Bytes::kib(2 * 224),
+        "{}",
+        root.escrowed()
     );
 }
 

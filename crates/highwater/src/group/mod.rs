@@ -6,9 +6,10 @@
 //! ancestor, all CPUs would write the same few cache lines. So each CPU holds a per-CPU stock of up
 //! to 224 KiB for each of 7 groups, their *escrow*: tokens that are reserved on the group and all
 //! its ancestors and not used yet. Most charges take tokens there, by one plain store to a line of
-//! their own; charges to further groups take tokens level by level (`charge/steps.rs`). Unlike a plain per-CPU stock, the tokens shrink to nothing near a limit, and a charge
-//! that finds no room takes them back from any CPU at once. So a group with a maximum of 20 bytes
-//! takes exactly 20 bytes, also on 384 CPUs.
+//! their own; charges to further groups take tokens level by level (`charge/steps.rs`). Unlike a
+//! plain per-CPU stock, the tokens shrink to nothing near a limit, and a charge that finds no room
+//! takes them back from any CPU at once. So a group with a maximum of 20 bytes takes exactly 20
+//! bytes, also on 384 CPUs.
 //!
 //! # Invariant
 //!

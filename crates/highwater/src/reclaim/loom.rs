@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use ::loom::{model, thread};
+use ::loom::model::Builder;
+use ::loom::thread;
 
 use super::lists::LruList;
 use super::lruvec::Lruvec;
@@ -27,6 +28,14 @@ use crate::topology::Topology;
 use crate::units::{Bytes, FilePage, MapPage, Pages, Pfn};
 
 const PFN: Pfn = Pfn(0);
+/// Runs `test` in every interleaving. Looking up a group's place is a step of the model too, so
+/// that one run has more than the default number of them.
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.max_branches = 10_000;
+    builder.check(test);
+}
+
 /// Longer than any model: a thread that waits that long was not woken.
 const NEVER: Duration = Duration::from_secs(3600);
 

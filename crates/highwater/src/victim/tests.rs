@@ -228,7 +228,7 @@ fn a_record_is_one_line_with_every_number() {
     let decision = select(&tree, &tree.root(), |_| false, &unread, &mut selector);
     assert_eq!(
         decision.chosen().unwrap().record.to_string(),
-        "/g2: estimate 400 KiB (272 KiB to 528 KiB), not read, badness 4272 KiB with oom_score_adj \
+        "/g2: estimate 400 KiB (288 KiB to 512 KiB), not read, badness 4288 KiB with oom_score_adj \
          1000; proven; next /g0 with at most 1312 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
     );
 }

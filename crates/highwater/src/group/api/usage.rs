@@ -118,8 +118,8 @@ impl GroupNode {
     ///
     /// `high` (and `value`) is the highest reservation that a successful charge has seen: at least
     /// the highest usage. `low` is 224 KiB lower for each CPU of each group in the subtree that
-    /// held tokens at a time, 1.75 MiB a CPU at most, and is at most the highest usage, except that reservations in flight
-    /// at that moment which were undone later raise it by their size.
+    /// held tokens at a time, 1.75 MiB a CPU at most, and is at most the highest usage, except that
+    /// reservations in flight at that moment which were undone later raise it by their size.
     /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
     ///
     /// # Cost

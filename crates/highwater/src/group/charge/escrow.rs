@@ -17,8 +17,8 @@
 //! ```
 //!
 //! where tokens are those of the group's own words and of the chain words of its subtree
-//! (`steps.rs`), and *in flight* are bytes that an operation which has not returned carries. A reservation
-//! exists before the tokens and charges it backs, and is released after them. Only
+//! (`steps.rs`), and *in flight* are bytes that an operation which has not returned carries. A
+//! reservation exists before the tokens and charges it backs, and is released after them. Only
 //! `Ledger::reserve` makes reservations grow, and it compares with the maximum in the same atomic
 //! step; forced charges come on top, and are then in `used` and `reserved` alike.
 //!
@@ -155,8 +155,8 @@ impl Groups {
         self.uncharge_by_steps(id, index, bytes);
     }
 
-    /// Reserves `bytes` and a grant of tokens on the whole chain, or level by level if the group has
-    /// no chain word on its CPU; returns how many in all.
+    /// Reserves `bytes` and a grant of tokens on the whole chain, or level by level if the group
+    /// has no chain word on its CPU; returns how many in all.
     fn refill(&self, key: GroupKey, actor: ActingCpu, bytes: u64) -> Result<u64, Refusal> {
         let slot = self.slot(key.id);
         let index = slot.index(actor);

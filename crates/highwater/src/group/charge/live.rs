@@ -9,14 +9,16 @@
 
 use std::ops::ControlFlow;
 
-use crate::group::state::{Far, GroupKey, Groups, OpenCell, Site, Slot, TreeShape, Word};
+use crate::group::state::{
+    Cell, Far, GroupKey, Groups, OpenCell, Site, Slot, TreeShape, Word, Words,
+};
 use crate::units::GroupId;
 
 impl Groups {
     /// Lets the words of number `index` hold tokens: the chain word of the group if the CPU's stock
-    /// has a free entry, otherwise its own word, and those of the groups up to the first that has a
-    /// live chain word. Not if the group is removed, nor in words whose ledgers are closed. Waits
-    /// for the tree's lock, once for each CPU of a group.
+    /// has a free entry, otherwise its own word; and if it has that, the own words of the groups up
+    /// to the first that has a live chain word. Not if the group is removed, nor in words whose
+    /// ledgers are closed. Waits for the tree's lock, once for each CPU of a group.
     pub(super) fn enlist(&self, key: GroupKey, slot: &Slot, index: usize) {
         if !self.lacks_words(key.id, index) {
             return;
@@ -40,11 +42,13 @@ impl Groups {
     /// Whether a charge to `id` meets a group that could have a live word, and has none.
     fn lacks_words(&self, id: GroupId, index: usize) -> bool {
         for (_, slot) in self.chain(id) {
-            let words = slot.words(index);
-            if words.chain.load().is_live() {
+            let words = slot.find_words(index);
+            let is_live =
+                |of: fn(&Words) -> &Cell| words.is_some_and(|words| of(words).load().is_live());
+            if is_live(|words| &words.chain) {
                 return false;
             }
-            if !words.own.load().is_live() && !slot.ledger.balance().is_closed() {
+            if !is_live(|words| &words.own) && !slot.ledger.balance().is_closed() {
                 return true;
             }
         }
@@ -52,10 +56,13 @@ impl Groups {
     }
 
     fn make_live(&self, shape: &TreeShape, id: GroupId, index: usize) {
-        if !self.slot(id).words(index).own.load().is_live() {
+        let is_first = !self.slot(id).words(index).own.load().is_live();
+        if is_first {
             self.stock_if_free(shape, id, index);
         }
-        for (at, slot) in self.chain(id) {
+        // The groups above get words when the CPU comes back: many groups are used once on a CPU.
+        let levels = if is_first { 1 } else { usize::MAX };
+        for (at, slot) in self.chain(id).take(levels) {
             if slot.words(index).chain.load().is_live() {
                 return;
             }

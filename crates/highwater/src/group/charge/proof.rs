@@ -3,14 +3,15 @@
 //!
 //! # Why a refusal is right
 //!
-//! A charge of `k` is refused at a group A only if at some moment within the call no byte below A
-//! was in escrow or in flight and A had less than `k` room, so that `used + k > max` at that
-//! moment. `Groups::judge` finds such a moment by two passes (a double collect): a first pass over
-//! all words below A sees no tokens and nothing in flight; then A's balance has no room; then a
-//! second pass sees the same with equal sequences. A sequence grows when tokens appear or an
-//! operation begins, so at the moment of the balance every word was as both passes saw it, minus
-//! tokens taken: zero. The lock of the tree keeps the set of groups the same meanwhile. If `k`
-//! alone exceeds A's maximum, no tokens need to be stolen.
+//! A charge of `k` is refused at a group A only if at some moment within the call no byte of A was
+//! in escrow, none below A was in flight, and A had less than `k` room, so that `used + k > max` at
+//! that moment. (The own words of groups below A have no bytes of A: `steps.rs`.) `Groups::judge`
+//! finds such a moment by two passes (a double collect): a first pass over all words below A sees
+//! no tokens of A and nothing in flight; then A's balance has no room; then a second pass sees the
+//! same with equal sequences. A sequence grows when tokens appear or an operation begins, so at the
+//! moment of the balance every word was as both passes saw it, minus tokens taken: zero. The lock
+//! of the tree keeps the set of groups the same meanwhile. If `k` alone exceeds A's maximum, no
+//! tokens need to be stolen.
 //!
 //! Parking never makes another charge fail: parked bytes are found and stolen first. Nor does a
 //! charge that reserves at A and is then refused higher up: it is in flight until it has undone

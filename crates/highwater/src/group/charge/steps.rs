@@ -57,7 +57,7 @@ const LEVELS_MAX: usize = DEPTH_MAX as usize + 1;
 
 /// What a charge did at one level.
 #[derive(Clone, Copy)]
-enum Step {
+enum LevelStep {
     /// Took tokens of the own word.
     Took,
     /// Reserved in the ledger: `grant` besides the bytes, `reserved` in all.
@@ -137,17 +137,17 @@ impl Groups {
         let mut above = self.chain(id).skip(1).enumerate();
         let decided = above.find_map(|(nth, (_, slot))| {
             let words = slot.find_words(index);
-            match words.map_or(Level::Empty, |words| take_at(words, bytes)) {
-                Level::Own => None,
-                Level::Chain => Some(Ok(())),
-                Level::Empty => Some(Err(nth)),
+            match words.map_or(FoundAt::Nowhere, |words| take_at(words, bytes)) {
+                FoundAt::Own => None,
+                FoundAt::Chain => Some(Ok(())),
+                FoundAt::Nowhere => Some(Err(nth)),
             }
         });
         let Some(Err(nth)) = decided else {
             return true;
         };
         for (at, slot) in self.chain(id).skip(1).take(nth) {
-            self.put_back(at, slot, slot.words(index), bytes);
+            self.put_back(at, slot, index, bytes);
         }
         if words.own.update(|word| word.returned(bytes)).is_err() {
             self.release(id, slot, bytes);
@@ -204,14 +204,15 @@ impl Groups {
     }
 
     fn climb_by_steps(&self, id: GroupId, index: usize, bytes: u64) -> Result<u64, Refusal> {
-        let mut steps = [Step::Took; LEVELS_MAX];
+        let mut steps = [LevelStep::Took; LEVELS_MAX];
         let mut nr_steps = 0;
         for (group, slot) in self.chain(id) {
-            let words = slot.words(index);
-            steps[nr_steps] = match take_at(words, bytes) {
-                Level::Chain => break,
-                Level::Own => Step::Took,
-                Level::Empty => match reserve_with_grant(slot, words, bytes) {
+            let words = slot.find_words(index);
+            let found = words.map_or(FoundAt::Nowhere, |words| take_at(words, bytes));
+            steps[nr_steps] = match found {
+                FoundAt::Chain => break,
+                FoundAt::Own => LevelStep::Took,
+                FoundAt::Nowhere => match reserve_with_grant(slot, words, bytes) {
                     Ok(step) => step,
                     Err(balance) => {
                         self.undo_steps(id, index, bytes, &steps[..nr_steps]);
@@ -223,9 +224,9 @@ impl Groups {
         }
         let mut most = 0;
         for ((at, slot), step) in self.chain(id).zip(&steps[..nr_steps]) {
-            if let Step::Reserved { grant, reserved } = *step {
+            if let LevelStep::Reserved { grant, reserved } = *step {
                 slot.ledger.raise_peak(reserved);
-                self.put_back(at, slot, slot.words(index), grant);
+                self.put_back(at, slot, index, grant);
                 most = most.max(bytes + grant);
             }
         }
@@ -233,18 +234,19 @@ impl Groups {
     }
 
     /// Takes back what a charge did at the levels below one that refused it.
-    fn undo_steps(&self, id: GroupId, index: usize, bytes: u64, steps: &[Step]) {
+    fn undo_steps(&self, id: GroupId, index: usize, bytes: u64, steps: &[LevelStep]) {
         for ((at, slot), step) in self.chain(id).zip(steps) {
             match *step {
-                Step::Took => self.put_back(at, slot, slot.words(index), bytes),
-                Step::Reserved { grant, .. } => self.release(at, slot, bytes + grant),
+                LevelStep::Took => self.put_back(at, slot, index, bytes),
+                LevelStep::Reserved { grant, .. } => self.release(at, slot, bytes + grant),
             }
         }
     }
 
     /// Makes reserved bytes tokens of a group's own word, or releases them.
-    fn put_back(&self, at: GroupId, slot: &Slot, words: &Words, bytes: u64) {
-        if bytes > 0 && words.own.update(|word| word.parked_whole(bytes)).is_err() {
+    fn put_back(&self, at: GroupId, slot: &Slot, index: usize, bytes: u64) {
+        let parked = |words: &Words| words.own.update(|word| word.parked_whole(bytes)).is_ok();
+        if bytes > 0 && !slot.find_words(index).is_some_and(parked) {
             self.release(at, slot, bytes);
         }
     }
@@ -253,7 +255,10 @@ impl Groups {
     #[inline(never)]
     pub(super) fn uncharge_by_steps(&self, id: GroupId, index: usize, bytes: u64) {
         for (at, slot) in self.chain(id) {
-            let words = slot.words(index);
+            let Some(words) = slot.find_words(index) else {
+                self.release(at, slot, bytes);
+                continue;
+            };
             if let Ok(before) = words.chain.update(|word| word.parked(bytes)) {
                 self.spill(Site::chain(at), index, before.spilled(bytes));
                 return;
@@ -281,34 +286,40 @@ impl Groups {
 }
 
 /// Where a charge found its bytes at one level.
-enum Level {
+#[derive(Clone, Copy)]
+enum FoundAt {
     /// In the chain word: for all levels above too.
     Chain,
     Own,
-    Empty,
+    Nowhere,
 }
 
 /// Takes tokens of one level.
 #[inline]
-fn take_at(words: &Words, bytes: u64) -> Level {
+fn take_at(words: &Words, bytes: u64) -> FoundAt {
     if words.chain.update(|word| word.taken(bytes)).is_ok() {
-        return Level::Chain;
+        return FoundAt::Chain;
     }
     match words.own.update(|word| word.taken(bytes)) {
-        Ok(_) => Level::Own,
-        Err(_) => Level::Empty,
+        Ok(_) => FoundAt::Own,
+        Err(_) => FoundAt::Nowhere,
     }
 }
 
 /// Reserves `bytes` in one ledger, and if there is room a grant for the own word: sized as that of
 /// a refill of the whole chain.
-fn reserve_with_grant(slot: &Slot, words: &Words, bytes: u64) -> Result<Step, Balance> {
+fn reserve_with_grant(
+    slot: &Slot,
+    words: Option<&Words>,
+    bytes: u64,
+) -> Result<LevelStep, Balance> {
     let left = slot.ledger.balance().room().saturating_sub(bytes);
     let share = left / (2 * slot.holders().max(1));
-    let grant = words.own.load().fit(GRANT_MAX.min(share));
+    let grant = GRANT_MAX.min(share);
+    let grant = words.map_or(0, |words| words.own.load().fit(grant));
     let step = |grant| {
         let reserved = slot.ledger.reserve(bytes + grant);
-        reserved.map(|reserved| Step::Reserved { grant, reserved })
+        reserved.map(|reserved| LevelStep::Reserved { grant, reserved })
     };
     match step(grant) {
         Err(_) if grant > 0 => step(0),

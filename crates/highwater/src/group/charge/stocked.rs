@@ -3,7 +3,7 @@
 //! The protocol and its invariant: `state/stock.rs`. The tree's lock for reading is proof that no
 //! other thread retires words or removes groups meanwhile.
 
-use crate::group::state::{Cell, Entry, Groups, Site, Stock, TreeShape, Word};
+use crate::group::state::{Cell, Groups, Site, StockEntry, TokenStock, TreeShape, Word};
 use crate::units::GroupId;
 
 /// A group replaces a colder one only if its own word has made more than this many times the steps
@@ -31,8 +31,8 @@ impl Groups {
     pub(super) fn stock_if_free(&self, shape: &TreeShape, id: GroupId, index: usize) {
         let stock = self.stock(index);
         let is_free = |held| match held {
-            Entry::Free => true,
-            Entry::Of(of) => of == id || !self.is_stocked(of, index),
+            StockEntry::Free => true,
+            StockEntry::Of(of) => of == id || !self.is_stocked(of, index),
         };
         let mut free = stock.entries().filter(|(_, held)| is_free(*held));
         if let Some((nth, held)) = free.next() {
@@ -51,8 +51,8 @@ impl Groups {
     fn replace(
         &self,
         shape: &TreeShape,
-        stock: &Stock,
-        (nth, held): (usize, Entry),
+        stock: &TokenStock,
+        (nth, held): (usize, StockEntry),
         id: GroupId,
         index: usize,
     ) {
@@ -60,14 +60,21 @@ impl Groups {
         if chain.any(|(_, slot)| slot.ledger.balance().is_closed()) || !stock.claim(nth, held) {
             return;
         }
-        if let Entry::Of(former) = held
+        if let StockEntry::Of(former) = held
             && !self.withdraw(Site::chain(former), &self.slot(former).words(index).chain)
         {
             stock.publish(nth, held);
             return;
         }
         let is_live = self.make_chain_live(shape, id, index);
-        stock.publish(nth, if is_live { Entry::Of(id) } else { Entry::Free });
+        stock.publish(
+            nth,
+            if is_live {
+                StockEntry::Of(id)
+            } else {
+                StockEntry::Free
+            },
+        );
         if is_live {
             // Its tokens are of no use to charges that find the chain word.
             self.withdraw(Site::own(id), &self.slot(id).words(index).own);
@@ -99,7 +106,7 @@ impl Groups {
         let stock = self.stock(index);
         let steps = |(nth, held)| {
             let steps = match held {
-                Entry::Of(of) if self.is_stocked(of, index) => {
+                StockEntry::Of(of) if self.is_stocked(of, index) => {
                     let word = self.slot(of).words(index).chain.load();
                     stock.steps_of(nth, word.sequence())
                 }
@@ -128,7 +135,7 @@ impl Groups {
     }
 
     /// Names each of the groups that charge by own words in turn, the group itself first.
-    fn name_candidate(&self, stock: &Stock, id: GroupId, index: usize) {
+    fn name_candidate(&self, stock: &TokenStock, id: GroupId, index: usize) {
         let by_own = || {
             let words = self.chain(id).map(|(at, slot)| (at, slot.words(index)));
             words.take_while(|(_, words)| !words.chain.load().is_live())

@@ -111,8 +111,8 @@ impl Word {
         }
     }
 
-    /// Takes `bytes` tokens and begins an operation that carries them; `None` also when 4,095 are in
-    /// flight.
+    /// Takes `bytes` tokens and begins an operation that carries them; `None` also when 4,095 are
+    /// in flight.
     pub(in crate::group) fn lent(self, bytes: u64) -> Option<Self> {
         if !self.is_live() || bytes > self.tokens() {
             return None;
@@ -204,8 +204,8 @@ impl Word {
         self.is_live().then(|| Self(self.stepped(0).0 | RETIRED))
     }
 
-    /// Like [`Word::retired`] beside passes: begins an operation that carries the tokens; `None` also
-    /// when 4,095 are in flight.
+    /// Like [`Word::retired`] beside passes: begins an operation that carries the tokens; `None`
+    /// also when 4,095 are in flight.
     pub(in crate::group) fn withdrawn(self) -> Option<Self> {
         self.retired()?.with_begun()
     }

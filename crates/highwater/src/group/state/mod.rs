@@ -23,7 +23,7 @@ pub use meta::GroupKey;
 pub(super) use meta::Meta;
 pub use path::GroupPath;
 pub(super) use slot::{ActingCpu, Slot};
-pub(super) use stock::{Entry, STOCK_MAX, Stock};
+pub(super) use stock::{STOCK_MAX, StockEntry, TokenStock};
 pub use tree::DEPTH_MAX;
 pub(crate) use tree::Groups;
 pub(super) use tree::{Family, TreeOwner, TreeShape};

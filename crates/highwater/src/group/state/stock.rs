@@ -46,7 +46,7 @@ const CLAIMED: u32 = u32::MAX - 1;
 /// The stock of one CPU, on lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(in crate::group) struct Stock {
+pub(in crate::group) struct TokenStock {
     /// Written by: threads that hold the tree's lock for reading, as the module states. Read by:
     /// those, and checks. Publishes: the chain word that was made live or retired.
     entries: [AtomicU32; STOCK_MAX],
@@ -60,12 +60,12 @@ pub(in crate::group) struct Stock {
 
 /// The content of an entry that is not claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::group) enum Entry {
+pub(in crate::group) enum StockEntry {
     Free,
     Of(GroupId),
 }
 
-impl Entry {
+impl StockEntry {
     const fn raw(self) -> u32 {
         match self {
             Self::Free => FREE,
@@ -74,7 +74,7 @@ impl Entry {
     }
 }
 
-impl Stock {
+impl TokenStock {
     pub(in crate::group) fn new() -> Self {
         Self {
             entries: std::array::from_fn(|_| AtomicU32::new(FREE)),
@@ -86,18 +86,18 @@ impl Stock {
     }
 
     /// Returns the entries that are not claimed, with their numbers.
-    pub(in crate::group) fn entries(&self) -> impl Iterator<Item = (usize, Entry)> {
+    pub(in crate::group) fn entries(&self) -> impl Iterator<Item = (usize, StockEntry)> {
         let entries = self.entries.iter().enumerate();
         // Pairs with `publish`. SeqCst for uniformity; acquire would do.
         entries.filter_map(|(nth, entry)| match entry.load(Ordering::SeqCst) {
             CLAIMED => None,
-            FREE => Some((nth, Entry::Free)),
-            id => Some((nth, Entry::Of(GroupId(id)))),
+            FREE => Some((nth, StockEntry::Free)),
+            id => Some((nth, StockEntry::Of(GroupId(id)))),
         })
     }
 
     /// Claims entry number `nth` if it holds that still.
-    pub(in crate::group) fn claim(&self, nth: usize, held: Entry) -> bool {
+    pub(in crate::group) fn claim(&self, nth: usize, held: StockEntry) -> bool {
         // Pairs with `publish` and itself; SeqCst as in `entries`.
         let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
         self.entries[nth]
@@ -106,7 +106,7 @@ impl Stock {
     }
 
     /// Ends a claim.
-    pub(in crate::group) fn publish(&self, nth: usize, entry: Entry) {
+    pub(in crate::group) fn publish(&self, nth: usize, entry: StockEntry) {
         // Pairs with `entries` and `claim`; SeqCst as there.
         self.entries[nth].store(entry.raw(), Ordering::SeqCst);
     }

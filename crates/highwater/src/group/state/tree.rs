@@ -17,7 +17,7 @@ use crate::units::{CpuId, GroupId};
 use super::cell::Site;
 use super::gate::Gate;
 use super::slot::{ActingCpu, Slot, Slots};
-use super::stock::Stock;
+use super::stock::TokenStock;
 use super::waiters::Lines;
 
 static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
@@ -65,7 +65,7 @@ pub(crate) struct Groups {
     pub(in crate::group) gates: Gates,
     pub(in crate::group) slots: Slots,
     /// By number of their words. Allocated when their CPU first charges.
-    stocks: Blocks<Stock, 16>,
+    stocks: Blocks<TokenStock, 16>,
     pub(in crate::group) shape: RwLock<TreeShape>,
     pub(in crate::group) gate: Gate,
     lines: Mutex<Lines>,
@@ -116,7 +116,7 @@ impl Groups {
 
     /// Returns the stock of the words of number `index`, allocated on first use.
     #[inline]
-    pub(in crate::group) fn stock(&self, index: usize) -> &Stock {
+    pub(in crate::group) fn stock(&self, index: usize) -> &TokenStock {
         match self.stocks.get(index) {
             Some(stock) => stock,
             None => self.make_stock(index),
@@ -125,12 +125,12 @@ impl Groups {
 
     #[cold]
     #[inline(never)]
-    fn make_stock(&self, index: usize) -> &Stock {
-        self.stocks.get_or_make(index, Stock::new)
+    fn make_stock(&self, index: usize) -> &TokenStock {
+        self.stocks.get_or_make(index, TokenStock::new)
     }
 
     /// Returns the stocks that were allocated, with the numbers of their words.
-    pub(in crate::group) fn stocks(&self) -> impl Iterator<Item = (usize, &Stock)> {
+    pub(in crate::group) fn stocks(&self) -> impl Iterator<Item = (usize, &TokenStock)> {
         self.stocks.iter()
     }
 

@@ -1,6 +1,6 @@
 //! Checks of a tree's invariants.
 
-use crate::group::state::{CELL_MAX, Entry, Groups, STOCK_MAX, TreeShape};
+use crate::group::state::{CELL_MAX, Groups, STOCK_MAX, StockEntry, TreeShape};
 use crate::sync::atomic::Ordering;
 use crate::units::{Bytes, GroupId};
 
@@ -71,7 +71,7 @@ impl Groups {
         for (id, slot) in ids.filter_map(|id| Some((id, self.slots.get(id)?))) {
             for (index, words) in slot.all_words() {
                 if words.chain.load().is_live() {
-                    let of = Entry::Of(id);
+                    let of = StockEntry::Of(id);
                     let is_entered = self.stock(index).entries().any(|(_, entry)| entry == of);
                     assert!(is_entered, "{id} is not in the stock of word {index}");
                     live[index] += 1;
