@@ -55,7 +55,7 @@ const WAYS: [Way; 3] = [
         part: 1,
     },
     Way {
-        name: "none: each read flushes",
+        name: "no staleness: a read flushes the updates that are pending",
         tolerance: |_| Tolerance::EXACT,
         part: 10,
     },
