@@ -394,7 +394,10 @@ impl Queue {
 
 impl LatchQueues {
     /// Creates empty queues.
-    #[expect(clippy::new_without_default, reason = "made in one place")]
+    #[cfg_attr(
+        feature = "lab",
+        expect(clippy::new_without_default, reason = "made in one place")
+    )]
     pub fn new() -> Self {
         let shard = || CachePadded::new(Mutex::new(&WAITERS_LOCK, Queue::default()));
         Self {

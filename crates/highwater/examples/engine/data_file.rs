@@ -1,0 +1,60 @@
+//! The data file: a system file whose pages carry checksums.
+
+use std::io;
+use std::sync::Arc;
+
+use highwater::{Backing, FileBacking, FilePage};
+
+/// Storage whose pages are sealed before they are written, and verified after they are read.
+#[derive(Debug)]
+pub(crate) struct DataFile<B = FileBacking>(pub(crate) Arc<B>);
+
+fn checksum(page: &[u8]) -> [u8; 4] {
+    crc32fast::hash(&page[4..]).to_le_bytes()
+}
+
+impl<B: Backing> Backing for DataFile<B> {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read_page(page, buf)
+    }
+
+    fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        self.0.read_pages(first, bufs)
+    }
+
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        self.0.write_page(page, buf)
+    }
+
+    fn write_pages(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
+        self.0.write_pages(first, bufs)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn seal(&self, _page: FilePage, copy: &mut [u8]) {
+        let sum = checksum(copy);
+        copy[..4].copy_from_slice(&sum);
+    }
+
+    fn verify(&self, page: FilePage, bytes: &[u8]) -> io::Result<()> {
+        // A page that was never written is zeros.
+        if bytes[..4] == checksum(bytes) || bytes.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the checksum of page {} does not match", page.0),
+        ))
+    }
+}
