@@ -122,9 +122,9 @@ fn mistakes_are_named() {
 /// of known figures. Method: 3 requests for 1, 2 and 2 pages, the last resident.
 #[test]
 fn json_has_exactly_the_documented_fields() {
-    const FIELDS: &str = "version policy backend knobs readahead_pages seed threads machine requests page_accesses hits misses hit_ratio pages_read refaults pgscan pgsteal \
+    const FIELDS: &str = "version policy backend knobs readahead_pages seed threads in_flight machine requests page_accesses hits misses hit_ratio pages_read refaults pgscan pgsteal \
         elapsed_s accesses_per_s hit_latency_us miss_latency_us regime regime_reason \
-        io io_reason kernel_cached_bytes capacity_bytes in_flight frames_peak_bytes rss_peak_bytes verify_failures leaked_frames \
+        io io_reason kernel_cached_bytes capacity_bytes frames_peak_bytes rss_peak_bytes verify_failures leaked_frames \
         leaked_bytes tenants";
     const MACHINE_FIELDS: &str = "cpus_online kernel_release architecture";
     const TRACE_FIELDS: &str =
@@ -198,8 +198,8 @@ fn json_has_exactly_the_documented_fields() {
 fn json_says_what_was_run() {
     let bench = Bench::new();
     let trace = bench.write("known.lis", "0 8 0 0\n8 16 0 1\n5 0 0 2\nbad\n");
-    let options = "--json --policy clock --backend sharded:2 --seed 9 --threads 2 --in-flight 3 --lenient \
-        --capacity 8MiB --set pcp_batch_scale_max=0 --format arc";
+    let options = "--json --policy clock --backend sharded:2 --seed 9 --threads 2 --lenient \
+        --in-flight 3 --capacity 8MiB --set pcp_batch_scale_max=0 --format arc";
     let mut command = highwater(&["replay", &trace, "--dir", &bench.dir()]);
     let output = command.args(options.split_whitespace()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
