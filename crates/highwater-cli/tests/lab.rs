@@ -264,6 +264,23 @@ fn rss_cost_holds_on_every_machine() {
     }
 }
 
+/// Goal: what the CPUs park is within the bound on the published machine and others, whatever the
+/// number of groups, and the kernel's groups are read or skipped with a reason. Times are shown
+/// only.
+#[test]
+fn charge_many_holds_on_every_machine() {
+    let shown = outcome(&["charge-many"]);
+    assert_eq!(shown["config"]["cpus"], 384);
+    for machine in ["1x1x1x1", "1x1x8x2"] {
+        outcome(&["charge-many", "--topology", machine]);
+    }
+    let kernel = outcome(&["charge-many", "--cpus", "2", "--kernel"]);
+    let rows = kernel["rows"].as_array().unwrap();
+    let is_read = rows.iter().any(|row| row["source"] == "kernel");
+    let is_skipped = kernel["config"]["note_kernel"].is_string();
+    assert!(is_read != is_skipped, "{kernel}");
+}
+
 /// Goal: the right victim, the published figures and the published search's failures, on the
 /// published machine and others. Times are shown only.
 #[test]

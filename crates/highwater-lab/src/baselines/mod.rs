@@ -25,6 +25,7 @@
 
 pub mod active_cache;
 mod back_ends;
+mod charge_stock;
 mod design;
 mod flat;
 pub mod flush;
@@ -43,6 +44,7 @@ mod victim_two_pass;
 
 pub use active_cache::ActiveSpaces;
 pub use back_ends::{BackendKind, OwnedCounts, OwnedLists, ParseBackendError};
+pub use charge_stock::{CHARGE_BATCH, StockSlots, StockedGroups};
 pub use design::{
     Count, Counter, Design, End, Footprint, Member, PerSpace, SpaceId, TaskId, Writer,
 };

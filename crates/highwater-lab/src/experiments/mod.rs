@@ -10,6 +10,7 @@
 //! [`EXPERIMENTS`].
 
 mod buckets;
+pub mod charge_many;
 pub(crate) mod clock;
 mod contenders;
 mod crew;
@@ -50,6 +51,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &rss_hits::EXPERIMENT,
     &rss_hop::EXPERIMENT,
     &rss_cost::EXPERIMENT,
+    &charge_many::EXPERIMENT,
     &victim::EXPERIMENT,
     &flush_mixed::EXPERIMENT,
     &flush_reads::EXPERIMENT,
