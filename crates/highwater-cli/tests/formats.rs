@@ -112,6 +112,8 @@ fn columns_without_a_header_are_named_on_the_command_line() {
         let mut command = highwater(&[
             "replay",
             "--buffered",
+            "--readahead",
+            "0",
             &trace,
             "--json",
             "--dir",
