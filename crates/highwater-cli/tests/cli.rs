@@ -139,6 +139,8 @@ fn json_has_exactly_the_documented_fields() {
         "--tenant",
         &tenant,
         "--json",
+        "--readahead",
+        "0",
         "--dir",
         &bench.dir(),
     ]);
