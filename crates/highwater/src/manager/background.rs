@@ -288,6 +288,7 @@ impl Manager {
         let mut polled = *core.polled.lock();
         core.run_ahead(&mut polled.due);
         core.do_in_time(&mut polled.due);
+        core.reclaim.note_writer();
         core.write_back_in_time(&mut polled.written_at);
         *core.polled.lock() = polled;
     }

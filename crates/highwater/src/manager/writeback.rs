@@ -339,6 +339,7 @@ impl WritebackThread {
                 let builder = thread::Builder::new().name("highwater-writeback".into());
                 let thread = builder.spawn(move || works_on.write_back_for_ever())?;
                 core.writeback.state.lock().is_started = true;
+                core.reclaim.note_writer();
                 Some(thread)
             }
         };
@@ -385,6 +386,7 @@ impl Manager {
     /// number written. Part of [`balance`](Self::balance).
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn writeback_tick(&self) -> Pages {
+        self.core().reclaim.note_writer();
         self.core().reap_closing();
         self.core().write_back_what_is_due()
     }

@@ -101,7 +101,7 @@ use thiserror::Error;
 use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, LockEvents};
 use crate::units::{Pages, Pfn};
 use balance::SWAPPINESS_MAX;
@@ -146,6 +146,9 @@ pub struct Reclaim {
     #[cfg(feature = "lab")]
     pacer: Option<Arc<dyn Pacer>>,
     policy: Arc<dyn EvictionPolicy>,
+    /// Whether dirty pages of files are also written back apart from requests. Written by: the
+    /// manager. Read by: reclaimers. Publishes: nothing.
+    has_writer: AtomicBool,
     /// Written by: setters. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
     /// Threads that wait for isolated pages, the limit of that wait, and threads that wait for
@@ -182,6 +185,7 @@ impl Reclaim {
             #[cfg(feature = "lab")]
             pacer: None,
             policy: Arc::new(TwoList),
+            has_writer: AtomicBool::new(false),
             swappiness: AtomicU64::new(SWAPPINESS),
             settling: Sleepers::default(),
             isolated_max: throttle::ISOLATED_MAX,
@@ -195,6 +199,12 @@ impl Reclaim {
     pub fn with_eviction_policy(mut self, policy: Arc<dyn EvictionPolicy>) -> Self {
         self.policy = policy;
         self
+    }
+
+    /// Tells that a thread writes dirty pages of files back, or the program's calls do.
+    pub fn note_writer(&self) {
+        // Relaxed: a hint.
+        self.has_writer.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the policy [ages](EvictionPolicy::ages) the active lists.

@@ -76,16 +76,18 @@ impl Reclaim {
         scan.outcome
     }
 
-    /// Returns whether a pass writes dirty pages of files back as it finds them. A request does not
-    /// wait for storage on behalf of others while at least half of the file pages that it may take
-    /// are clean: it leaves dirty ones where they are, for the threads that write back.
+    /// Returns whether a pass writes dirty pages of files back as it finds them. Beside a thread
+    /// that writes back, a request does not wait for storage on behalf of others while at least
+    /// half of the file pages that it may take are clean: it leaves dirty ones where they are.
+    /// Without one it writes them: left alone, they would only make the cache smaller.
     ///
     /// Source: direct reclaim of Linux since 3.2, which leaves dirty file pages to the flusher
-    /// threads. Deviation: a pass that finds nothing else writes them itself, because there may be
-    /// no thread.
+    /// threads. Deviation: a pass that finds nothing else writes them itself.
     fn writes_dirty_at_once(&self, control: &ScanControl<'_>) -> bool {
         let is_request = matches!(control.actor, Actor::Direct | Actor::Polled);
-        if !is_request || self.policy.writes_in_requests() {
+        // Relaxed: a hint.
+        let has_writer = self.has_writer.load(Ordering::Relaxed);
+        if !is_request || !has_writer || self.policy.writes_in_requests() {
             return true;
         }
         let Some(home) = self.lruvecs.of(control.target) else {

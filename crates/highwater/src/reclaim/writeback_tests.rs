@@ -296,12 +296,13 @@ fn storage_that_does_not_take_a_page_leaves_no_flag_behind() {
 
 #[test]
 fn a_request_writes_a_dirty_page_back_only_when_no_clean_one_is_left() {
-    // Goal: no request waits for write-back of another's page while clean pages of files are left,
-    // and none fails because all are dirty. Method: under every policy, the oldest of 8 pages is
-    // dirty; direct reclaim frees page after page.
+    // Goal: beside a thread that writes back, no request waits for write-back of another's page
+    // while clean pages of files are left, and none fails because all are dirty. Method: under
+    // every policy, the oldest of 8 pages is dirty; direct reclaim frees page after page.
     for policy in PolicyKind::ALL {
         let written = Written::new(policy);
         let scene = &written.scene;
+        scene.reclaim.note_writer();
         let nr_written = || scene.reclaim.stats().nr_vmscan_write.get();
         while written.left().len() > 1 {
             let freed = shrink(scene, Actor::Direct).nr_reclaimed;

@@ -155,17 +155,16 @@ fn count_checks(data: &Data, lanes: &[Lane], checks: &mut Vec<Check>) {
             ),
         );
     }
+    checks.push(
+        Check::counted(format!(
+            "{OURS}: reads that wait for write-back of another page, both clocks"
+        ))
+        .equal(
+            &(ours.simulated.transfers.in_reads + ours.real.transfers.in_reads),
+            &0,
+        ),
+    );
     for lane in [ours, alone] {
-        checks.push(
-            Check::counted(format!(
-                "{}: reads that wait for write-back of another page, both clocks",
-                lane.variant.name
-            ))
-            .equal(
-                &(lane.simulated.transfers.in_reads + lane.real.transfers.in_reads),
-                &0,
-            ),
-        );
         checks.push(
             Check::counted(format!("{}: dirty pages, at most", lane.variant.name)).at_most(
                 lane.simulated.dirty_most_percent,
