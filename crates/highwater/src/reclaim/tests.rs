@@ -405,7 +405,7 @@ fn a_page_that_comes_back_at_once_is_known() {
     let scene = Scene::new(64);
     let root = scene.groups.root();
     let key = PageKey::new(scene.file, 7);
-    let is_done = crate::sync::atomic::AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Relaxed: a flag that ends a loop.
