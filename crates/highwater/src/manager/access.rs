@@ -215,10 +215,12 @@ impl Mapping {
         let pfn = self.area.frame_if_young(page)?;
         let (core, key) = (self.core(), self.area.key(page));
         let latched = core.cache.try_latch_at(key, pfn)?;
-        // Anonymous memory is zeros once it is unmapped: the slow path says so.
+        // Anonymous memory is zeros once it is unmapped, and a file may have lost the page: the slow
+        // path says so.
         if key.file().kind().is_swap_backed() && self.area.is_hole(page) {
             return None;
         }
+        self.area.file().check_end(key.page()).ok()?;
         Some(PageRead::new(core, latched))
     }
 
@@ -261,7 +263,7 @@ impl Mapping {
         if let Some(pfn) = self.area.frame_if_young(page) {
             let key = self.area.key(page);
             if let Some(glimpse) = self.memory.glimpse(pfn, key.get()) {
-                return Some(OptimisticRead::new(self.core(), key, glimpse));
+                return Some(OptimisticRead::new(self, key, glimpse));
             }
         }
         self.read_optimistic_slowly(page)
@@ -271,7 +273,8 @@ impl Mapping {
     #[cold]
     #[inline(never)]
     fn read_optimistic_slowly(&self, page: MapPage) -> Option<OptimisticRead<'_>> {
-        self.try_latch_to_read(page)?.glimpse()
+        let (key, glimpse) = self.try_latch_to_read(page)?.glimpse()?;
+        Some(OptimisticRead::new(self, key, glimpse))
     }
 
     /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::Core;
+use super::mapping::Mapping;
 use crate::cache::{PageKey, ReadLatch, WriteLatch};
 use crate::memmap::Glimpse;
 use crate::sync::MutexGuard;
@@ -45,7 +46,6 @@ pub struct PageWrite<'m> {
 /// copied before are those of one moment, between the beginning of the read and the validation.
 /// Until then they may be torn, or another page's; nothing worse can happen.
 ///
-/// [`Mapping::read_optimistic`]: crate::Mapping::read_optimistic
 ///
 /// # Examples
 ///
@@ -80,7 +80,7 @@ pub struct PageWrite<'m> {
 /// ```
 #[derive(Clone, Copy)]
 pub struct OptimisticRead<'m> {
-    core: &'m Core,
+    map: &'m Mapping,
     key: PageKey,
     glimpse: Glimpse<'m>,
 }
@@ -96,11 +96,11 @@ impl<'m> PageRead<'m> {
         }
     }
 
-    /// Returns an optimistic read of the page as it is.
-    pub(super) fn glimpse(&self) -> Option<OptimisticRead<'m>> {
-        let (core, key) = (self.core, self.latched.key());
-        let glimpse = core.cache.glimpse_at(key, self.latched.pfn())?;
-        Some(OptimisticRead { core, key, glimpse })
+    /// Begins an optimistic read of the page as it is.
+    pub(super) fn glimpse(&self) -> Option<(PageKey, Glimpse<'m>)> {
+        let key = self.latched.key();
+        let glimpse = self.core.cache.glimpse_at(key, self.latched.pfn())?;
+        Some((key, glimpse))
     }
 
     /// Turns the latch into a write latch, without releasing it in between.
@@ -229,8 +229,8 @@ impl<'m> PageWrite<'m> {
 
 impl<'m> OptimisticRead<'m> {
     #[inline(always)]
-    pub(super) fn new(core: &'m Core, key: PageKey, glimpse: Glimpse<'m>) -> Self {
-        Self { core, key, glimpse }
+    pub(super) fn new(map: &'m Mapping, key: PageKey, glimpse: Glimpse<'m>) -> Self {
+        Self { map, key, glimpse }
     }
 
     /// Copies the `N` bytes from `offset` on. They count once [`validate`](Self::validate) has
@@ -323,11 +323,14 @@ impl<'m> OptimisticRead<'m> {
     /// ```
     #[must_use]
     pub fn try_write(self) -> Option<PageWrite<'m>> {
-        let Self { core, key, glimpse } = self;
+        let Self { map, key, glimpse } = self;
+        let core = map.core();
         if !core.cache.may_dirty_now(key, glimpse.pfn()) {
             return None;
         }
         let latched = core.cache.write_unchanged(glimpse)?;
+        // A page behind the file's end stays unchanged until the shrink takes its latch.
+        map.area().file().check_end(key.page()).ok()?;
         Some(PageWrite::new(core, latched))
     }
 }
