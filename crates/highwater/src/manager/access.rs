@@ -6,7 +6,7 @@ use super::guard::Guard;
 use super::latched::{OptimisticRead, PageRead, PageWrite};
 use super::mapping::Mapping;
 use crate::cache::{Access, PageKey};
-use crate::memmap::Pinned;
+use crate::memmap::{Glimpse, Pinned};
 use crate::units::{MapPage, PAGE_SIZE, Pfn};
 
 /// A pinned page: readable while this is held, across waiting and between threads. Each pin costs
@@ -215,8 +215,8 @@ impl Mapping {
         let pfn = self.area.frame_if_young(page)?;
         let (core, key) = (self.core(), self.area.key(page));
         let latched = core.cache.try_latch_at(key, pfn)?;
-        // Anonymous memory is zeros once it is unmapped, and a file may have lost the page: the slow
-        // path says so.
+        // Anonymous memory is zeros once it is unmapped, and a file may have lost the page: the
+        // slow path says so.
         if key.file().kind().is_swap_backed() && self.area.is_hole(page) {
             return None;
         }
@@ -263,10 +263,15 @@ impl Mapping {
         if let Some(pfn) = self.area.frame_if_young(page) {
             let key = self.area.key(page);
             if let Some(glimpse) = self.memory.glimpse(pfn, key.get()) {
-                return Some(OptimisticRead::new(self, key, glimpse));
+                return Some(self.optimistic(key, glimpse));
             }
         }
         self.read_optimistic_slowly(page)
+    }
+
+    #[inline(always)]
+    fn optimistic<'m>(&'m self, key: PageKey, glimpse: Glimpse<'m>) -> OptimisticRead<'m> {
+        OptimisticRead::new(self.core(), self.area.file(), key, glimpse)
     }
 
     /// Takes the latch for a moment, because only a holder may map a page.
@@ -274,7 +279,7 @@ impl Mapping {
     #[inline(never)]
     fn read_optimistic_slowly(&self, page: MapPage) -> Option<OptimisticRead<'_>> {
         let (key, glimpse) = self.try_latch_to_read(page)?.glimpse()?;
-        Some(OptimisticRead::new(self, key, glimpse))
+        Some(self.optimistic(key, glimpse))
     }
 
     /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.

@@ -9,8 +9,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::Core;
-use super::mapping::Mapping;
-use crate::cache::{PageKey, ReadLatch, WriteLatch};
+use crate::cache::{FileEntry, PageKey, ReadLatch, WriteLatch};
 use crate::memmap::Glimpse;
 use crate::sync::MutexGuard;
 use crate::units::PAGE_SIZE;
@@ -46,6 +45,7 @@ pub struct PageWrite<'m> {
 /// copied before are those of one moment, between the beginning of the read and the validation.
 /// Until then they may be torn, or another page's; nothing worse can happen.
 ///
+/// [`Mapping::read_optimistic`]: crate::Mapping::read_optimistic
 ///
 /// # Examples
 ///
@@ -80,7 +80,8 @@ pub struct PageWrite<'m> {
 /// ```
 #[derive(Clone, Copy)]
 pub struct OptimisticRead<'m> {
-    map: &'m Mapping,
+    core: &'m Core,
+    file: &'m FileEntry,
     key: PageKey,
     glimpse: Glimpse<'m>,
 }
@@ -229,8 +230,18 @@ impl<'m> PageWrite<'m> {
 
 impl<'m> OptimisticRead<'m> {
     #[inline(always)]
-    pub(super) fn new(map: &'m Mapping, key: PageKey, glimpse: Glimpse<'m>) -> Self {
-        Self { map, key, glimpse }
+    pub(super) fn new(
+        core: &'m Core,
+        file: &'m FileEntry,
+        key: PageKey,
+        glimpse: Glimpse<'m>,
+    ) -> Self {
+        Self {
+            core,
+            file,
+            key,
+            glimpse,
+        }
     }
 
     /// Copies the `N` bytes from `offset` on. They count once [`validate`](Self::validate) has
@@ -323,14 +334,18 @@ impl<'m> OptimisticRead<'m> {
     /// ```
     #[must_use]
     pub fn try_write(self) -> Option<PageWrite<'m>> {
-        let Self { map, key, glimpse } = self;
-        let core = map.core();
+        let Self {
+            core,
+            file,
+            key,
+            glimpse,
+        } = self;
         if !core.cache.may_dirty_now(key, glimpse.pfn()) {
             return None;
         }
         let latched = core.cache.write_unchanged(glimpse)?;
         // A page behind the file's end stays unchanged until the shrink takes its latch.
-        map.area().file().check_end(key.page()).ok()?;
+        file.check_end(key.page()).ok()?;
         Some(PageWrite::new(core, latched))
     }
 }
