@@ -84,15 +84,15 @@ impl Backing for TellsOne {
 }
 
 /// A cache of two frames, and the first page of one file.
-struct Scene {
-    memory: Arc<FrameMemory>,
-    cache: PageCache,
+pub(super) struct Scene {
+    pub(super) memory: Arc<FrameMemory>,
+    pub(super) cache: PageCache,
     file: Arc<FileEntry>,
-    key: PageKey,
+    pub(super) key: PageKey,
 }
 
 impl Scene {
-    fn new(access: Access) -> Arc<Self> {
+    pub(super) fn new(access: Access) -> Arc<Self> {
         Self::over(Arc::new(Nothing), access)
     }
 

@@ -53,6 +53,8 @@ mod writeback;
 #[cfg(all(test, not(loom)))]
 mod gather_tests;
 #[cfg(all(test, loom))]
+mod index_loom;
+#[cfg(all(test, loom))]
 pub(crate) mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
