@@ -158,6 +158,15 @@ impl Elastic {
         })
     }
 
+    /// Opens it, and maps all of it.
+    fn open(self: &Arc<Self>, hw: &Manager) -> (File, Mapping) {
+        let backing = Arc::clone(self) as Arc<dyn Backing>;
+        let file = hw.open_backing(backing, Access::ReadWrite);
+        let file = file.expect("one file");
+        let all = map(hw, &file);
+        (file, all)
+    }
+
     fn stored(&self) -> MutexGuard<'_, Vec<u64>> {
         self.stored.lock().expect("no panic under the lock")
     }
@@ -224,11 +233,7 @@ fn a_refused_resize_changes_nothing() {
     // Goal: pages that the file would have lost are dirty as before, and reach storage.
     let hw = manager(64);
     let storage = Elastic::new(20, 10);
-    let backing = Arc::clone(&storage) as Arc<dyn Backing>;
-    let file = hw
-        .open_backing(backing, Access::ReadWrite)
-        .expect("one file");
-    let all = map(&hw, &file);
+    let (file, all) = storage.open(&hw);
     for page in 0..10 {
         let mut bytes = all.write(page).expect("memory");
         bytes[..8].copy_from_slice(&(page + 1).to_le_bytes());
@@ -252,11 +257,7 @@ fn a_shrink_waits_for_latched_pages_behind_the_end() {
     // matter.
     let hw = manager(64);
     let storage = Elastic::new(20, 10);
-    let backing = Arc::clone(&storage) as Arc<dyn Backing>;
-    let file = hw
-        .open_backing(backing, Access::ReadWrite)
-        .expect("one file");
-    let all = map(&hw, &file);
+    let (file, all) = storage.open(&hw);
     let before = all.read_latched(1).expect("memory");
     let behind = all.write(8).expect("memory");
     thread::scope(|scope| {
@@ -327,11 +328,7 @@ fn files_are_resized_under_load() {
         let hw = hw.background(background).build().expect("a manager");
         let most = rng.u64(50..300);
         let storage = Elastic::new(most, index(most));
-        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
-        let file = hw
-            .open_backing(backing, Access::ReadWrite)
-            .expect("one file");
-        let all = map(&hw, &file);
+        let (file, all) = storage.open(&hw);
         for round in 0..4 {
             storage.refuses.store(round == 1, SeqCst);
             thread::scope(|scope| {

@@ -176,21 +176,33 @@ fn pinned_pages_leave_no_memory() {
     }
 }
 
+/// A file of 64 pages, some of them dirty.
+struct Dirty {
+    _map: Mapping,
+    _file: NamedTempFile,
+}
+
+impl Dirty {
+    fn new(hw: &Manager, pages: u64) -> Self {
+        let file = NamedTempFile::new().unwrap();
+        file.as_file().set_len(64 * 4096).unwrap();
+        let open = hw.open_writable(file.path()).unwrap();
+        let map = hw.space(&hw.root()).map_file(&open, 0..64).unwrap();
+        for page in 0..pages {
+            map.write(page).unwrap()[0] = 1;
+        }
+        Self {
+            _map: map,
+            _file: file,
+        }
+    }
+}
+
 #[test]
 fn where_only_dirty_pages_are_left_they_are_written() {
     for (engine, builder) in engines() {
         let scene = Scene::new(builder.capacity(Bytes(32 * 4096)), 64);
-        let target = NamedTempFile::new().unwrap();
-        target.as_file().set_len(64 * 4096).unwrap();
-        let writable = scene.hw.open_writable(target.path()).unwrap();
-        let dirty = scene
-            .hw
-            .space(&scene.hw.root())
-            .map_file(&writable, 0..64)
-            .unwrap();
-        for page in 0..24 {
-            dirty.write(page).unwrap()[0] = 1;
-        }
+        let _dirty = Dirty::new(&scene.hw, 24);
         scene.hw.block_on(read_all(&scene.map, 0..64, 8));
         scene.settle();
         assert_eq!(scene.hw.snapshot().counter("oom_kill"), 0, "{engine}");
@@ -202,17 +214,7 @@ fn a_clean_page_goes_before_a_dirty_one_is_written() {
     // Goal: no write-back by the thread that polls while clean pages are left.
     for (engine, builder) in engines() {
         let scene = Scene::new(builder.capacity(Bytes(256 * 4096)), 512);
-        let target = NamedTempFile::new().unwrap();
-        target.as_file().set_len(64 * 4096).unwrap();
-        let writable = scene.hw.open_writable(target.path()).unwrap();
-        let dirty = scene
-            .hw
-            .space(&scene.hw.root())
-            .map_file(&writable, 0..64)
-            .unwrap();
-        for page in 0..16 {
-            dirty.write(page).unwrap()[0] = 1;
-        }
+        let _dirty = Dirty::new(&scene.hw, 16);
         scene.hw.block_on(read_all(&scene.map, 0..512, 16));
         scene.settle();
         let snapshot = scene.hw.snapshot();

@@ -178,6 +178,11 @@ pub(super) fn count(hw: &Manager, name: &str) -> u64 {
     hw.snapshot().counter(name)
 }
 
+/// Returns the pages that were read in again and those that were read in, so far.
+pub(super) fn refaults_and_faults(hw: &Manager) -> [u64; 2] {
+    ["workingset_refault_file", "pgmajfault"].map(|name| count(hw, name))
+}
+
 /// Returns the share of a part in percent.
 pub(super) fn percent(part: u64, whole: u64) -> f64 {
     100.0 * to_f64(part) / to_f64(whole)

@@ -11,7 +11,7 @@ use fastrand::Rng;
 use highwater::{Background, Manager};
 
 use super::disk::{Disk, Speed, Transfers, Work, as_client};
-use super::load::{Data, count, percent};
+use super::load::{Data, count, percent, refaults_and_faults};
 use super::variants::Variant;
 use crate::control::Control;
 use crate::experiments::service::Times;
@@ -81,18 +81,14 @@ pub(super) fn run(
     let mut threads = Threads::default();
     let mut ran = Ran::default();
     let operations = setup.pick(600_000, 60_000);
-    let mut before = (Duration::ZERO, Transfers::default(), 0, 0);
+    let mut before = (Duration::ZERO, Transfers::default(), [0; 2]);
     for operation in 0..operations * 3 / 2 {
         let least = times.iter().enumerate().min_by_key(|(_, time)| **time);
         let client = least.map_or(0, |it| it.0);
         let now = times[client];
         if operation == operations / 2 {
             // Warm: lists have their lengths, and shadows are there.
-            let seen = [
-                count(&hw, "workingset_refault_file"),
-                count(&hw, "pgmajfault"),
-            ];
-            before = (now, disk.counts(), seen[0], seen[1]);
+            before = (now, disk.counts(), refaults_and_faults(&hw));
             ran = Ran::default();
         }
         if operation % LOOKS == 0 {
@@ -115,12 +111,12 @@ pub(super) fn run(
             ran.reads_that_wrote += u64::from(disk.counts().in_reads > in_reads);
         }
     }
-    let (begun, transfers, refaults, faults) = before;
+    let (begun, transfers, before) = before;
     let ended = times.iter().max().copied().unwrap_or_default();
     ran.seconds = (ended - begun).as_secs_f64();
     ran.transfers = disk.counts().since(&transfers);
-    ran.refaults = count(&hw, "workingset_refault_file") - refaults;
-    ran.faults = count(&hw, "pgmajfault") - faults;
+    let after = refaults_and_faults(&hw);
+    (ran.refaults, ran.faults) = (after[0] - before[0], after[1] - before[1]);
     data.close(&file, mapping)?;
     Ok(ran)
 }

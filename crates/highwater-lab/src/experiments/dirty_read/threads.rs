@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use highwater::{Background, Manager, Mapping};
+use highwater::{Background, Mapping};
 
 use super::disk::{Disk, Speed, Work, as_client};
-use super::load::{Data, count};
+use super::load::{Data, refaults_and_faults};
 use super::simulated::Ran;
 use super::variants::Variant;
 use crate::control::Control;
@@ -38,16 +38,11 @@ pub(super) fn run(
     let operations = setup.pick(30_000, 2_000);
     let phase = |operations, seed| clients(setup, data, &mapping, (operations, seed), control);
     phase(operations, 1)?;
-    let seen = |hw: &Manager| {
-        [
-            count(hw, "workingset_refault_file"),
-            count(hw, "pgmajfault"),
-        ]
-    };
-    let (before, transfers, begun) = (seen(&hw), disk.counts(), Instant::now());
+    let (transfers, begun) = (disk.counts(), Instant::now());
+    let before = refaults_and_faults(&hw);
     let mut ran = phase(operations, 2)?;
     ran.seconds = begun.elapsed().as_secs_f64();
-    let after = seen(&hw);
+    let after = refaults_and_faults(&hw);
     (ran.refaults, ran.faults) = (after[0] - before[0], after[1] - before[1]);
     ran.transfers = disk.counts().since(&transfers);
     data.close(&file, mapping)?;
