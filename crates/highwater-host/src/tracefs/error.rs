@@ -1,0 +1,75 @@
+//! Errors of tracing, with the file and the remedy.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::format::FormatError;
+use super::page::PageError;
+
+/// Why the kernel's tracing cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TracefsError {
+    /// The file system is not mounted, and mounting it was refused.
+    #[error("cannot mount tracefs: {source}")]
+    Mount {
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A file of tracefs could not be read, written, created or removed.
+    #[error("cannot {action} `{}`: {source}", .path.display())]
+    File {
+        /// The operation, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// This kernel has no such event.
+    #[error("this kernel has no event {system}:{event}")]
+    NoEvent {
+        /// The event's system, such as `filemap`.
+        system: String,
+        /// Its name.
+        event: String,
+    },
+    /// A format file that does not parse, or lacks a field.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A page of a ring buffer that does not decode.
+    #[error("the trace buffer of CPU {cpu} does not decode: {source}")]
+    Page {
+        /// The CPU.
+        cpu: u32,
+        /// The decoder's error.
+        source: PageError,
+    },
+}
+
+impl TracefsError {
+    pub(super) fn file(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::File {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    /// Returns whether the process lacks a right that root has.
+    #[must_use]
+    pub fn is_permission(&self) -> bool {
+        let (Self::Mount { source } | Self::File { source, .. }) = self else {
+            return false;
+        };
+        source.kind() == io::ErrorKind::PermissionDenied
+    }
+
+    /// Returns whether the kernel lacks the event, as opposed to a failure to use it.
+    #[must_use]
+    pub const fn is_no_event(&self) -> bool {
+        matches!(self, Self::NoEvent { .. })
+    }
+}
