@@ -281,6 +281,17 @@ fn charge_many_holds_on_every_machine() {
     assert!(is_read != is_skipped, "{kernel}");
 }
 
+/// Goal: no design loses a page, the published memory is reproduced, and the library's is within
+/// its bound, on the published machine and others. Times are shown only.
+#[test]
+fn space_churn_holds_on_every_machine() {
+    let shown = outcome(&["space-churn"]);
+    assert_eq!(shown["config"]["cpus"], 384);
+    for machine in ["1x1x1x2", "1x1x8x2", "2x1x100x1"] {
+        outcome(&["space-churn", "--topology", machine]);
+    }
+}
+
 /// Goal: the right victim, the published figures and the published search's failures, on the
 /// published machine and others. Times are shown only.
 #[test]

@@ -132,6 +132,7 @@ fn a_refused_thread_of_an_experiment_names_the_limit_and_is_no_bug() {
     let experiments = [
         ("rss-cost", 3),
         ("charge-many", 1),
+        ("space-churn", 2),
         ("flush-mixed", 4),
         ("flush-reads", 5),
         ("dirty-read", 7),

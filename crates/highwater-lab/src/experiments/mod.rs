@@ -31,6 +31,7 @@ pub mod pcp_tune;
 mod periodic;
 pub mod policies;
 mod published;
+mod resident;
 mod rmap;
 pub mod rmap_mapped;
 pub mod rmap_read;
@@ -39,6 +40,7 @@ pub mod rss_hits;
 pub mod rss_hop;
 pub mod rss_theft;
 mod service;
+pub mod space_churn;
 mod truth;
 pub mod victim;
 
@@ -52,6 +54,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &rss_hop::EXPERIMENT,
     &rss_cost::EXPERIMENT,
     &charge_many::EXPERIMENT,
+    &space_churn::EXPERIMENT,
     &victim::EXPERIMENT,
     &flush_mixed::EXPERIMENT,
     &flush_reads::EXPERIMENT,

@@ -26,6 +26,7 @@ use crate::control::Control;
 use crate::experiments::ExperimentError;
 use crate::experiments::contenders::{Contender, contenders};
 use crate::experiments::pages::{bytes, bytes_f64};
+use crate::experiments::resident::process_rss_bytes;
 use crate::report::text::to_f64;
 use crate::report::{Check, Figures, Row, Source, Unit};
 
@@ -301,17 +302,6 @@ impl Gate {
     }
 }
 
-/// Returns the resident bytes of this process by the system's exact count.
-fn process_rss_bytes() -> Option<u64> {
-    rss_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?)
-}
-
-fn rss_bytes(rollup: &str) -> Option<u64> {
-    let kb = rollup.lines().find_map(|line| line.strip_prefix("Rss:"))?;
-    let kb: u64 = kb.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kb << 10)
-}
-
 impl RealRun {
     pub(super) fn config(&self, config: Figures) -> Figures {
         config
@@ -395,13 +385,6 @@ mod tests {
             assert!(said.contains(word), "{word}: {said}");
         }
         assert!(check_maps(1_000_000, None).is_ok());
-    }
-
-    #[test]
-    fn the_systems_count_is_read() {
-        let rollup = "00400000-7ffc rollup\nRss:    1234 kB\nPss:  99 kB\n";
-        assert_eq!(rss_bytes(rollup), Some(1234 << 10));
-        assert_eq!(rss_bytes("Rss: much"), None);
     }
 
     /// Goal: a stopped run wakes and joins its threads, and has no result. Method: stop it before

@@ -124,12 +124,11 @@ impl Groups {
         self.retire(id);
         let mut wakes = Wakes::default();
         self.turn_away(group.key, &mut wakes);
-        let family = &mut shape.families[above.index()];
-        family.children.remove(&*group.name);
-        family.zombies.insert(id);
+        shape.families[above.index()].children.remove(&*group.name);
         self.forget_protection(&mut shape, above, id);
         self.count_high(group.settings.high(), Bytes::MAX);
-        if !self.reap(&mut shape, id) {
+        if !self.free_if_unused(&mut shape, id) {
+            shape.families[above.index()].zombies.insert(id);
             shape.zombies.push_back(id);
         }
         drop(shape);
@@ -148,18 +147,26 @@ impl Groups {
         }
     }
 
+    /// Frees the slot of a zombie if that is possible.
+    fn reap(&self, shape: &mut TreeShape, id: GroupId) -> bool {
+        let parent = self.slot(id).parent().expect("the root is never removed");
+        let is_free = self.free_if_unused(shape, id);
+        if is_free {
+            shape.families[parent.index()].zombies.remove(&id);
+        }
+        is_free
+    }
+
     /// Frees the slot of a removed group unless bytes are charged to it, an operation is in flight
     /// in it, or a removed group below it is still in use.
-    fn reap(&self, shape: &mut TreeShape, id: GroupId) -> bool {
+    fn free_if_unused(&self, shape: &mut TreeShape, id: GroupId) -> bool {
         let slot = self.slot(id);
-        if !shape.families[id.index()].zombies.is_empty() || !slot.is_idle() {
-            return false;
+        let is_free = shape.families[id.index()].zombies.is_empty() && slot.is_idle();
+        if is_free {
+            *slot.meta.write() = None;
+            shape.free.push(id);
         }
-        let parent = slot.parent().expect("the root is never removed");
-        shape.families[parent.index()].zombies.remove(&id);
-        *slot.meta.write() = None;
-        shape.free.push(id);
-        true
+        is_free
     }
 }
 
