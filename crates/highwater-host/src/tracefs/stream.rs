@@ -147,6 +147,12 @@ impl Stream {
         Ok(())
     }
 
+    /// Returns the number of buffers: the CPUs that the kernel may use.
+    #[must_use]
+    pub const fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
     /// Returns the bytes read from the buffers so far.
     #[must_use]
     pub const fn bytes_read(&self) -> u64 {
