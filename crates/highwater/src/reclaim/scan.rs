@@ -87,7 +87,7 @@ impl Reclaim {
         let is_request = matches!(control.actor, Actor::Direct | Actor::Polled);
         // Relaxed: a hint.
         let has_writer = self.has_writer.load(Ordering::Relaxed);
-        if !is_request || !has_writer || self.policy.writes_in_requests() {
+        if !is_request || !has_writer {
             return true;
         }
         let Some(home) = self.lruvecs.of(control.target) else {

@@ -197,12 +197,6 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     fn counts_first_access(&self) -> bool {
         false
     }
-
-    /// Returns whether a request that evicts a dirty page writes it back although clean pages are
-    /// left, as the kernel did before 3.2: for comparisons.
-    fn writes_in_requests(&self) -> bool {
-        false
-    }
 }
 
 /// Returns the decision for a page by the number of its accesses.
