@@ -222,6 +222,49 @@ fn work(store: &Store, worker: u64) -> Result<(), StoreError> {
     }
 }
 
+/// Appends to the log; nothing is durable.
+fn append_only(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    file.seek(SeekFrom::End(0))?;
+    file.write_all(bytes)
+}
+
+// Goal: a writer that waited for a leaf while it was split does not write to the wrong half.
+// Method: neighbouring keys from many threads, in rising order, so that all wait for the last leaf.
+#[test]
+fn writers_of_one_leaf_survive_its_splits() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = Arc::new(FileBacking::new(data_file(dir.path())).unwrap());
+    let media = Media {
+        data: Arc::new(DataFile(storage)),
+        append: append_only,
+    };
+    let hw = manager();
+    let store = Store::open(&hw, &hw.root(), dir.path(), media).unwrap();
+    let (threads, each) = (8, 1_500);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let store = &store;
+            scope.spawn(move || {
+                for nth in 0..each {
+                    let key = nth * threads + thread;
+                    let mut transaction = store.begin();
+                    transaction.put(key, &key.to_le_bytes()).unwrap();
+                    transaction.commit().unwrap();
+                    assert_eq!(number(store.get(key).unwrap()), key, "key {key}");
+                }
+            });
+        }
+    });
+    let mut keys = Vec::new();
+    store
+        .scan(0, |key, _| {
+            keys.push(key);
+            true
+        })
+        .unwrap();
+    assert_eq!(keys, (0..threads * each).collect::<Vec<_>>());
+}
+
 #[test]
 fn child_works_until_it_is_killed() {
     // Goal: to be killed. Method: workers and checkpoints over forgetful storage.
