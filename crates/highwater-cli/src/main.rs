@@ -10,6 +10,7 @@
 //! | 128 + n | ended by signal n: 130 for Ctrl-C, 134 for an abort, which is a bug |
 
 mod formats;
+mod host;
 mod knob_arg;
 mod lab;
 mod limits;
@@ -65,6 +66,8 @@ enum Command {
     Replay(replay::ReplayArguments),
     /// Run the experiments of mailing-list discussions: published designs beside ours, and checks.
     Lab(lab::LabArguments),
+    /// Check this machine for the kernel's memory problems: is this kernel hurting you?
+    Host(host::HostArguments),
     /// Show the trace formats, each with an example to paste.
     Formats(formats::FormatsArguments),
 }
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
     let run = || match &arguments.command {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
+        Command::Host(arguments) => host::run(arguments),
         Command::Formats(arguments) => formats::run(arguments),
     };
     // The hook has printed the message.

@@ -1,0 +1,210 @@
+//! Check 3: whether the OOM killer would choose wrongly.
+
+use super::{Check, threads};
+use crate::finding::{Figure, Finding, Thresholds, Unit, counted, float};
+use crate::machine::Machine;
+use crate::parse;
+use crate::process::{Process, ProcessTable, bound_pages};
+use crate::root::Missing;
+
+pub(super) const CHECK: Check = Check {
+    nr: 3,
+    id: "oom_choice",
+    title: "OOM killer's choice",
+    run,
+    needs_interval: false,
+    mechanism: "The OOM killer stops the process with the largest badness: resident pages, swap \
+        entries and page tables, plus oom_score_adj thousandths of memory. Before 7.0 it reads \
+        the cheap counters, whose error can rank a smaller process first; from 7.0 it sums \
+        every counter of every process over all CPUs while the system waits for memory.",
+    formula: "badness = pages + swap + page tables + oom_score_adj x (memory + swap) / 1,000; \
+        the largest by the cheap counter against the largest by the exact number, and by how \
+        much the first is smaller",
+    thresholds: "a different process is a warning; one that holds over 5 % less than the largest \
+        is bad: stopping it frees that much less.",
+    thread: threads::TREE,
+    kernels: "all; from 7.0, and older ones with the change, the kernel sums exactly",
+    advice: "set oom_score_adj of the process to stop, or memory.max of its group",
+};
+
+/// A warning for any difference, because a choice that differs has a gap above 0.
+const THRESHOLDS: Thresholds = Thresholds::above(0.0, 5.0);
+
+/// Candidates of which swap and page tables are read.
+const CANDIDATES_MAX: usize = 32;
+
+/// Candidates that are read if swap is in use, where a process may be large without resident
+/// pages.
+const CANDIDATES_WITH_SWAP_MAX: usize = 400;
+
+/// A process that may be stopped, and its badness in pages.
+struct Candidate<'a> {
+    process: &'a Process,
+    /// By the cheap counter.
+    cheap: i64,
+    /// By the exact number, if it is known.
+    exact: Option<i64>,
+}
+
+/// The choice by either number.
+struct Choice<'a> {
+    cheap: &'a Process,
+    exact: &'a Process,
+    /// By how many pages the first is smaller.
+    gap: u64,
+    /// The gap in percent of the larger.
+    percent: f64,
+    formula: String,
+}
+
+impl Choice<'_> {
+    /// On a kernel that sums exactly: the cost of a choice.
+    fn summed(&self, table: &ProcessTable, cpus: u64) -> Finding {
+        let processes = table.processes.len();
+        let loads = counted(loads(table, cpus));
+        let name = self.exact.name();
+        let mut finding = Finding::fine(format!("exact here: {loads} loads a choice; {name}"));
+        finding.formula = format!(
+            "{processes} processes x 4 counters x {cpus} CPUs = {loads} loads; {}",
+            self.formula
+        );
+        finding
+    }
+
+    /// On a kernel that reads the cheap counters, which may be off by `bound` pages.
+    fn by_counter(&self, table: &ProcessTable, bound: u64) -> Finding {
+        let figure = Figure {
+            name: "gap",
+            value: self.percent,
+            error: 0.0,
+            unit: Unit::Percent,
+            thresholds: THRESHOLDS,
+        };
+        let chosen = self.cheap.name();
+        let says = if self.gap == 0 {
+            format!("{chosen} by both numbers; bound {} pages", counted(bound))
+        } else {
+            format!("{chosen} instead of {}", self.exact.name())
+        };
+        Finding::judged(figure, says + table.caveat(), self.formula.as_str())
+    }
+}
+
+/// Loads of counters that an exact choice takes.
+fn loads(table: &ProcessTable, cpus: u64) -> u64 {
+    (table.processes.len() as u64)
+        .saturating_mul(cpus)
+        .saturating_mul(4)
+}
+
+fn run(machine: &Machine) -> Finding {
+    Finding::of(measure(machine))
+}
+
+fn measure(machine: &Machine) -> Result<Finding, Missing> {
+    let kernel = machine.kernel()?;
+    let table = machine.processes()?;
+    let candidates = candidates(machine, table)?;
+    let cheap = candidates.iter().max_by_key(|one| one.cheap);
+    let exact = candidates.iter().filter(|one| one.exact.is_some());
+    let exact = exact.max_by_key(|one| one.exact);
+    let Some(cheap) = cheap else {
+        return Ok(Finding::fine("no process may be stopped"));
+    };
+    let (Some(exact), Some(of_cheap)) = (exact, cheap.exact) else {
+        return Err(Missing::new(
+            "needs the right to read smaps_rollup of the largest process",
+        ));
+    };
+    let largest = exact.exact.unwrap_or(of_cheap);
+    let gap = u64::try_from(largest.saturating_sub(of_cheap)).unwrap_or(0);
+    let percent = 100.0 * float(gap) / float(u64::try_from(largest).unwrap_or(1).max(1));
+    let formula = format!(
+        "by counter {} ({} points, {} exact); exactly {} ({} points)",
+        cheap.process.name(),
+        shown(cheap.cheap),
+        shown(of_cheap),
+        exact.process.name(),
+        shown(largest)
+    );
+    let sums = kernel.is_from(7, 0);
+    let cpus = machine.cpus_online()?;
+    let choice = Choice {
+        cheap: cheap.process,
+        exact: exact.process,
+        gap,
+        percent,
+        formula,
+    };
+    let finding = if sums {
+        choice.summed(table, cpus)
+    } else {
+        let bound = bound_pages(kernel, cpus, cheap.process.threads);
+        choice.by_counter(table, bound)
+    };
+    let finding = finding
+        .with("chosen_by_counter_pid", cheap.process.pid)
+        .with("chosen_exactly_pid", exact.process.pid)
+        .with("loads_count", loads(table, cpus));
+    if gap > 0 && !sums {
+        let name = exact.process.name();
+        return Ok(finding.advise(format!(
+            "raise oom_score_adj of {name}, or set memory.max of its group"
+        )));
+    }
+    Ok(finding)
+}
+
+/// The processes with the largest badness by either number.
+fn candidates<'a>(
+    machine: &Machine,
+    table: &'a ProcessTable,
+) -> Result<Vec<Candidate<'a>>, Missing> {
+    let memory = machine.memory_kib()?;
+    let pages = |kib: u64| i64::try_from(kib.saturating_mul(1024) / machine.page_bytes());
+    let in_pages = |kib: u64| pages(kib).unwrap_or(i64::MAX);
+    let of_memory = |name| memory.get(name).unwrap_or(0);
+    let total = in_pages(of_memory("MemTotal").saturating_add(of_memory("SwapTotal")));
+    let swapped = of_memory("SwapTotal").saturating_sub(of_memory("SwapFree"));
+    let signed = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
+    let mut candidates = Vec::new();
+    for process in &table.processes {
+        let path = format!("proc/{}/oom_score_adj", process.pid);
+        let adjustment = machine
+            .root()
+            .parse(&path, parse::oom_score_adj)
+            .unwrap_or(0);
+        if process.pid == 1 || adjustment == -1000 {
+            continue;
+        }
+        let adjusted = (total / 1000).saturating_mul(i64::from(adjustment));
+        let score = |pages: u64| signed(pages).saturating_add(adjusted);
+        candidates.push(Candidate {
+            process,
+            cheap: score(process.counter_pages),
+            exact: process.exact.map(|exact| score(exact.pages)),
+        });
+    }
+    let largest = |one: &Candidate<'_>| one.exact.unwrap_or(i64::MIN).max(one.cheap);
+    candidates.sort_by_key(|one| std::cmp::Reverse(largest(one)));
+    candidates.truncate(if swapped == 0 {
+        CANDIDATES_MAX
+    } else {
+        CANDIDATES_WITH_SWAP_MAX
+    });
+    for one in &mut candidates {
+        let path = format!("proc/{}/status", one.process.pid);
+        if let Ok(status) = machine.root().parse(&path, parse::status) {
+            let more = in_pages(status.vm_swap_kib.saturating_add(status.vm_pte_kib));
+            one.cheap = one.cheap.saturating_add(more);
+            one.exact = one.exact.map(|exact| exact.saturating_add(more));
+        }
+    }
+    Ok(candidates)
+}
+
+/// Formats a badness.
+fn shown(points: i64) -> String {
+    let sign = if points < 0 { "-" } else { "" };
+    format!("{sign}{}", counted(points.unsigned_abs()))
+}
