@@ -21,6 +21,10 @@ pub mod percpu {
 pub mod reclaim {
     pub use crate::reclaim::*;
 }
+/// Recordings, and reading them.
+pub mod recording {
+    pub use crate::manager::recorder::*;
+}
 /// Atomics, locks and threads.
 pub mod sync {
     pub use crate::sync::*;

@@ -144,8 +144,8 @@ pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
     CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager, Mapping,
     MemoryError, NoFrames, OpenError, OptimisticRead, OutOfMemory, PageRead, PageWrite, PinnedPage,
-    RangeError, ReadError, ReadWait, ReclaimRequest, Snapshot, Space, Throttling, Victim, WorkOn,
-    Working,
+    RangeError, ReadError, ReadWait, ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling,
+    Victim, WorkOn, Working,
 };
 pub use percpu::RegimeReason;
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};
@@ -167,6 +167,8 @@ pub mod docs {
     pub mod tuning {}
     #[doc = include_str!("../docs/stats.md")]
     pub mod stats {}
+    #[doc = include_str!("../docs/recorder.md")]
+    pub mod recorder {}
     #[doc = include_str!("../docs/limitations.md")]
     pub mod limitations {}
     #[doc = include_str!("../docs/measurements.md")]

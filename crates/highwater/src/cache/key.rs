@@ -66,6 +66,11 @@ impl FileId {
         (self.0 >> KIND_BITS) as usize - 1
     }
 
+    /// Returns the file's number among the files of a cache, from 1.
+    pub(crate) const fn number(self) -> u32 {
+        self.0 >> KIND_BITS
+    }
+
     /// Returns the file's kind.
     #[must_use]
     pub const fn kind(self) -> FileKind {

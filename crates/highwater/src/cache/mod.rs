@@ -487,6 +487,11 @@ impl PageCache {
         self.groups[pfn.index()].store(group.0, Ordering::Relaxed);
     }
 
+    /// Returns the files that are open or have resident pages, memory objects included.
+    pub(crate) fn open_files(&self) -> Vec<Arc<FileEntry>> {
+        self.files.all()
+    }
+
     /// Opens a space.
     #[must_use]
     pub fn open_space(&self) -> Arc<SpaceEntry> {

@@ -35,6 +35,8 @@ pub struct FileBacking {
     len: AtomicU64,
     identity: FileIdentity,
     route: Route,
+    /// The path by which it was opened; empty if it is not known.
+    name: Box<str>,
 }
 
 /// A system file, by device and number there (inode).
@@ -100,6 +102,7 @@ impl FileBacking {
             len: AtomicU64::new(metadata.len()),
             identity: FileIdentity::of(&metadata),
             route: Route::Buffered,
+            name: "".into(),
         })
     }
 
@@ -160,7 +163,19 @@ impl FileBacking {
             len: AtomicU64::new(metadata.len()),
             identity: FileIdentity::of(&metadata),
             route: Route::Direct { tail: buffered },
+            name: "".into(),
         })
+    }
+
+    /// Notes the path by which it was opened.
+    pub(crate) fn named(mut self, path: &Path) -> Self {
+        self.name = path.to_string_lossy().into();
+        self
+    }
+
+    /// Returns the path by which it was opened; empty if it is not known.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns the file's identity, which all its paths share.

@@ -92,7 +92,7 @@ pub(crate) use policy::protection::{Depth, Exposure, Protection};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use stat::{FlushCounts, StatRead};
 pub use stat::{StatItem, Stats, Tolerance};
-pub(crate) use state::Groups;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use state::{DEPTH_MAX, GroupKey};
 pub use state::{GroupEvents, GroupPath, Limits, LimitsError};
+pub(crate) use state::{Groups, QueueView};

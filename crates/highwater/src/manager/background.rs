@@ -257,8 +257,9 @@ impl Manager {
     /// made, and then what is due by the clock. That is: each `dirty_writeback_centisecs`, writing
     /// back pages that have been dirty for too long or exceed the limits; each `decay_interval_ms`,
     /// shrinking oversized per-CPU lists; every second, following the cgroup limit
-    /// ([`Builder::follow_cgroup`](super::Builder::follow_cgroup)); every 2 s, flushing statistics.
-    /// Call it a few times a second. With background threads it only reclaims.
+    /// ([`Builder::follow_cgroup`](super::Builder::follow_cgroup)); every 2 s, flushing statistics;
+    /// and [recording](Self::record_tick). Call it a few times a second. With background threads it
+    /// only reclaims.
     ///
     /// # Cost
     ///
@@ -290,6 +291,7 @@ impl Manager {
         core.do_in_time(&mut polled.due);
         core.reclaim.note_writer();
         core.write_back_in_time(&mut polled.written_at);
+        core.record_tick();
         *core.polled.lock() = polled;
     }
 

@@ -7,6 +7,7 @@ use super::capacity::CapacityRange;
 use super::error::BuildError;
 use super::io::IoThreads;
 use super::read::ReadaheadMax;
+use super::recorder::{Recorder, RecorderThread};
 use super::writeback::WritebackThread;
 use super::{Core, Manager, Parts, Shared};
 use crate::cache::SwapArea;
@@ -76,6 +77,10 @@ impl Builder {
                 grace: self.grace,
                 timer: self.timer,
                 engine: self.engine,
+                recorder: match self.recorder {
+                    Some((path, config)) => Some(Recorder::create(&path, config, cpus)?),
+                    None => None,
+                },
             },
         )?);
         let fits = core.bring_to_capacity();
@@ -83,11 +88,13 @@ impl Builder {
         core.set_dirty_tunables(self.dirty_tunables);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let writer = WritebackThread::start(self.background, &core).map_err(BuildError::Thread)?;
+        let recorder = RecorderThread::start(self.background, &core).map_err(BuildError::Thread)?;
         let memory = Arc::clone(&core.memory);
         let shared = Shared {
             _reclaimer: reclaimer,
             _writer: writer,
             _io: IoThreads::of(&core),
+            _recorder: recorder,
             core,
         };
         Ok(Manager {

@@ -71,6 +71,26 @@ pub enum BuildError {
         /// The system's error.
         source: io::Error,
     },
+    /// The size of the recorder's ring is outside the allowed range.
+    #[error("a recording of {size} cannot be made: give {min} to {max}")]
+    RecorderSize {
+        /// The requested size.
+        size: Bytes,
+        /// The minimum.
+        min: Bytes,
+        /// The maximum.
+        max: Bytes,
+    },
+    /// The recorder's file could not be created, with all of its blocks.
+    #[error("cannot make a recording of {size} at {path}: {source}")]
+    Recorder {
+        /// Its path.
+        path: String,
+        /// The size of its ring.
+        size: Bytes,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The background thread could not be started.
     #[error("the background reclaim thread could not be started: {0}")]
     Thread(#[source] io::Error),

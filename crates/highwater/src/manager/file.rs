@@ -212,6 +212,7 @@ impl Manager {
             OpenPath::Stuck => Err(stuck()),
             OpenPath::Open(open) => open.again(path, access, &backing),
             OpenPath::Claimed(claim) => {
+                let backing = backing.named(path);
                 let file = self.open_entry(backing.pages(), |cache| {
                     cache.open_system_file(backing, access)
                 })?;

@@ -33,6 +33,7 @@
 //! | `handle` | the manager's own methods |
 //! | `access` | reads, pins and latches of a mapping's pages |
 //! | `latched` | guards of latched pages |
+//! | `recorder` | the flight recorder: its file, its writer and its reader |
 //! | `snapshot`, `vmstat` | counters and state, under the kernel's names |
 
 mod access;
@@ -67,6 +68,7 @@ mod paths;
 mod pressure;
 mod read;
 mod read_async;
+pub(crate) mod recorder;
 mod resize;
 mod slow;
 mod snapshot;
@@ -104,6 +106,7 @@ pub use latched::{OptimisticRead, PageRead, PageWrite};
 pub use mapping::Mapping;
 pub use pressure::Working;
 pub use read_async::ReadWait;
+pub use recorder::RecorderConfig;
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use spill::ReclaimRequest;
@@ -135,6 +138,7 @@ use file::OpenFile;
 use io::{Io, IoEngine, IoThreads};
 use paths::OpenPaths;
 use read::ReadaheadMax;
+use recorder::{Recorder, RecorderThread};
 use spill::Spillers;
 use victims::Victims;
 use vmstat::ManagerStats;
@@ -176,6 +180,7 @@ pub(crate) struct Shared {
     _reclaimer: Reclaimer,
     _writer: WritebackThread,
     _io: IoThreads,
+    _recorder: RecorderThread,
     core: Arc<Core>,
 }
 
@@ -208,6 +213,7 @@ pub(crate) struct Core {
     closing: Mutex<Vec<Arc<FileEntry>>>,
     io: Io,
     paths: OpenPaths<OpenFile>,
+    recorder: Option<Recorder>,
 }
 
 /// The layers a manager is built from, except the topology.
@@ -225,6 +231,7 @@ struct Parts {
     grace: Duration,
     timer: Option<Timer>,
     engine: IoEngine,
+    recorder: Option<Recorder>,
 }
 
 impl Manager {
@@ -298,6 +305,7 @@ impl Core {
             grace,
             timer,
             engine,
+            recorder,
         } = parts;
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(match frames {
@@ -347,6 +355,7 @@ impl Core {
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
             io: Io::new(engine),
             paths: OpenPaths::new(),
+            recorder,
         })
     }
 

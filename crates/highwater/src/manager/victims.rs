@@ -267,6 +267,7 @@ impl Core {
                 self.stats.oom_kill.add(1);
                 target.record_oom();
                 victim.group.record_oom_kill();
+                self.record_victim(target, &victim.record);
                 before();
                 handlers.tell(*victim);
                 Telling::Until(clock.now + clock.grace)

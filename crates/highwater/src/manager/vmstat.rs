@@ -139,6 +139,21 @@ fn swap_stat(core: &Core, of: fn(&SwapStats) -> &StatCell) -> u64 {
     core.cache.swap().map_or(0, |swap| of(swap.stats()).get())
 }
 
+/// Counters that are sums over the lists of all groups.
+const WALKS: [&str; 4] = [
+    "nr_inactive_",
+    "nr_active_",
+    "nr_unevictable",
+    "nr_isolated_",
+];
+
+/// Returns the counters that cost a few loads each, with their current values.
+pub(super) fn read_cheaply(core: &Core) -> impl Iterator<Item = (&'static str, u64)> {
+    let walks = |name: &str| WALKS.iter().any(|start| name.starts_with(start));
+    let cheap = COUNTERS.iter().filter(move |(name, ..)| !walks(name));
+    cheap.map(|(name, _, read)| (*name, read(core)))
+}
+
 /// Returns every counter with its current value, in the table's order.
 pub(super) fn read(core: &Core) -> Vec<Counter> {
     let counter = |&(name, kind, read): &(&'static str, CounterKind, Read)| Counter {

@@ -78,7 +78,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
                 "alloc", "capacity", "charge", "charging", "fill", "throttle",
             ],
             &["background", "fault", "io", "latched", "mapping"],
-            &["access", "alarm", "anon", "read", "writeback"],
+            &["access", "alarm", "anon", "read", "recorder", "writeback"],
             &["builder", "read_async", "resize", "sync", "wait"],
             &["build", "grow", "handle"],
             &["late_cpus"],

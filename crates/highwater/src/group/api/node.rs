@@ -78,6 +78,11 @@ impl GroupNode {
         Some(Self::new(&self.owner, Arc::clone(meta)))
     }
 
+    /// Returns the id of the parent; `None` for the root.
+    pub(crate) fn parent_id(&self) -> Option<GroupId> {
+        Some(self.meta.parent.as_ref()?.key.id)
+    }
+
     /// Attaches `data` to the group, once: state that the embedder has for each group, such as its
     /// query. Dropped with the last handle and charge of the group.
     ///

@@ -1,8 +1,9 @@
 //! Usage of a group and everything below it.
 
 use super::node::GroupNode;
+use super::tree::GroupTree;
 use crate::group::charge::Account;
-use crate::units::{Bytes, Estimate};
+use crate::units::{Bytes, Estimate, GroupId};
 
 impl GroupNode {
     /// Returns an estimate, with bounds, of the bytes that this group and its descendants use.
@@ -144,5 +145,17 @@ impl GroupNode {
     #[must_use]
     pub fn debt(&self) -> Bytes {
         Bytes(self.unless_gone(self.slot().ledger.balance().debt(), 0))
+    }
+}
+
+impl GroupTree {
+    /// Returns the interval of a group's usage, with its middle as the value, and its maximum: by
+    /// id, without a handle, so also of a group that is gone. Six loads.
+    pub(crate) fn glance(&self, id: GroupId) -> (Estimate<Bytes>, Bytes) {
+        let groups = self.groups();
+        (
+            groups.usage_bounds(id),
+            groups.slot(id).ledger.balance().max,
+        )
     }
 }

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use super::charge::NodeCharge;
 use super::node::GroupNode;
+use super::tree::GroupTree;
 use crate::group::charge::Refusal;
 use crate::group::error::ChargeError;
-use crate::group::state::{ActingCpu, Calls, Ticket, Wakes};
+use crate::group::state::{ActingCpu, Calls, QueueView, Ticket, Wakes};
 use crate::sync::block_on;
 use crate::units::{Bytes, GroupId};
 
@@ -67,6 +68,18 @@ impl GroupNode {
     #[must_use]
     pub fn nr_waiting(&self) -> usize {
         self.unless_gone(self.groups().lines().len_at(self.id()), 0)
+    }
+}
+
+impl GroupTree {
+    /// Adds a view of each wait queue to `views`, by group; or does nothing and returns false if
+    /// more than `charges_max` charges wait.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::nr_waiting`].
+    pub(crate) fn wait_queues(&self, charges_max: usize, views: &mut Vec<QueueView>) -> bool {
+        self.groups().lines().views(charges_max, views)
     }
 }
 

@@ -52,6 +52,11 @@ const WINDOWS_MAX: u128 = 4096;
 pub struct Percent(u32);
 
 impl Percent {
+    /// Returns a share in hundredths of a percent.
+    pub(crate) const fn of_hundredths(hundredths: u32) -> Self {
+        Self(hundredths)
+    }
+
     /// Returns the share in hundredths of a percent: 10,000 is all of the time.
     #[must_use]
     pub const fn hundredths(self) -> u32 {

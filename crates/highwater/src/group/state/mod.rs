@@ -27,4 +27,5 @@ pub(super) use stock::{STOCK_MAX, StockEntry, TokenStock};
 pub use tree::DEPTH_MAX;
 pub(crate) use tree::Groups;
 pub(super) use tree::{Family, TreeOwner, TreeShape};
+pub(crate) use waiters::QueueView;
 pub(super) use waiters::{Calls, Lines, Ticket, Wakes};

@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::task::Waker;
 
 use crate::sync::{LockClass, Mutex, Rank};
-use crate::units::GroupId;
+use crate::units::{Bytes, GroupId};
 
 use super::ledger::Balance;
 use super::meta::GroupKey;
@@ -23,7 +23,7 @@ static LINES: LockClass = LockClass::new("group lines", Rank::Leaf);
 
 /// The order of arrival (FIFO). Never repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::group) struct Ticket(u64);
+pub(crate) struct Ticket(u64);
 
 /// A charge that waits (wait queue entry).
 #[derive(Debug)]
@@ -35,6 +35,19 @@ struct Waiter {
     /// The waker; `None` while the waiter is being polled or was woken.
     waker: Option<Waker>,
     calls: Calls,
+}
+
+/// The charges that wait at one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueView {
+    /// The group.
+    pub(crate) group: GroupId,
+    /// Their number.
+    pub(crate) charges: u64,
+    /// Bytes that they ask for.
+    pub(crate) bytes: Bytes,
+    /// The oldest ticket.
+    pub(crate) first: Ticket,
 }
 
 /// When the first waiter of a queue is woken.
@@ -90,6 +103,30 @@ impl Lines {
     /// Returns the number of waiters queued at `group`.
     pub(in crate::group) fn len_at(&self, group: GroupId) -> usize {
         self.order.range(line_at(group)).count()
+    }
+
+    /// Adds a view of each queue to `views`, by group; or does nothing and returns false if more
+    /// than `charges_max` charges wait.
+    pub(in crate::group) fn views(&self, charges_max: usize, views: &mut Vec<QueueView>) -> bool {
+        if self.order.len() > charges_max {
+            return false;
+        }
+        for (group, ticket) in &self.order {
+            let bytes = self.waiters.get(ticket).map_or(0, |waiter| waiter.bytes);
+            match views.last_mut().filter(|view| view.group == *group) {
+                Some(view) => {
+                    view.charges += 1;
+                    view.bytes = view.bytes.saturating_add(Bytes(bytes));
+                }
+                None => views.push(QueueView {
+                    group: *group,
+                    charges: 1,
+                    bytes: Bytes(bytes),
+                    first: *ticket,
+                }),
+            }
+        }
+        true
     }
 
     pub(in crate::group) fn stands_at(&self, ticket: Ticket) -> Option<GroupId> {

@@ -1,0 +1,85 @@
+//! The thread that records. Apart from the reclaim thread: a slow disk must not delay reclaim.
+
+use std::io;
+
+use super::Recorder;
+use super::gather::TICK_PERIOD;
+use crate::manager::Core;
+use crate::manager::background::Background;
+use crate::sync::Arc;
+use crate::sync::thread::{self, JoinHandle};
+
+/// The thread, if there is one; the recording ends with it.
+#[derive(Debug)]
+pub(in crate::manager) struct RecorderThread {
+    core: Arc<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RecorderThread {
+    pub(in crate::manager) fn start(background: Background, core: &Arc<Core>) -> io::Result<Self> {
+        let core = Arc::clone(core);
+        let thread = match (background, &core.recorder) {
+            (Background::Thread, Some(recorder)) => {
+                // Before the thread can end and clear it.
+                recorder.notes.lock().has_thread = true;
+                let works_on = Arc::clone(&core);
+                let builder = thread::Builder::new().name("highwater-recorder".into());
+                Some(builder.spawn(move || works_on.record_for_ever())?)
+            }
+            _ => None,
+        };
+        Ok(Self { core, thread })
+    }
+}
+
+impl Drop for RecorderThread {
+    fn drop(&mut self) {
+        let Some(recorder) = &self.core.recorder else {
+            return;
+        };
+        recorder.notes.lock().is_ending = true;
+        recorder.woken.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            // An error means that the thread panicked, which it has reported.
+            let _ = thread.join();
+        }
+        recorder.end(&self.core);
+    }
+}
+
+/// Marks the thread as gone when dropped, also by a panic: threads that add notes write them.
+struct RecorderAlive<'a>(&'a Recorder);
+
+impl Drop for RecorderAlive<'_> {
+    fn drop(&mut self) {
+        self.0.notes.lock().has_thread = false;
+    }
+}
+
+impl Core {
+    /// The thread's main loop.
+    fn record_for_ever(&self) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        let _alive = RecorderAlive(recorder);
+        while recorder.wait() {
+            self.record_tick();
+        }
+    }
+}
+
+impl Recorder {
+    /// Waits for the next tick, a note or the end. Returns whether to go on.
+    fn wait(&self) -> bool {
+        let mut notes = self.notes.lock();
+        if !notes.is_nudged && !notes.is_ending {
+            self.woken.wait_for(&mut notes, TICK_PERIOD);
+        }
+        notes.is_nudged = false;
+        !notes.is_ending
+    }
+}
