@@ -60,8 +60,12 @@ fn a_bound_grows_with_threads_before_6_2_and_with_cpus_after() {
     assert_eq!(verdict(&tree, 1), Ok);
     let tree = Tree::of("6.12.107", 2).process(7, "one", 1, [19_199, 19_199, 19_199]);
     assert_eq!(verdict(&tree, 1), Warn);
-    let tree = Tree::of("6.12.107", 2).process(7, "one", 1, [1_919, 1_919, 1_919]);
-    assert_eq!(verdict(&tree, 1), Bad);
+    // 64 CPUs: 24,576 pages. A process below 16 MiB is not judged.
+    let of = |pages| Tree::of("6.12.107", 64).process(7, "one", 1, [pages; 3]);
+    assert_eq!(verdict(&of(245_760), 1), Warn);
+    assert_eq!(verdict(&of(245_759), 1), Bad);
+    assert_eq!(verdict(&of(4_096), 1), Bad);
+    assert_eq!(verdict(&of(4_095), 1), Ok);
     let tree = Tree::of("6.1.0", 2).process(7, "one", 10_000, [10_867, 10_867, 330_926]);
     let finding = check(&tree, 1);
     assert_eq!(finding.verdict, Bad);
@@ -312,7 +316,10 @@ fn throttling_is_bad_if_the_group_also_stands_still() {
             .group_v2("", &[])
             .group_v2("a", &files)
     };
-    assert_eq!(verdict(&of(100, "90.00"), 16), Ok);
+    assert_eq!(verdict(&of(100, "20.00"), 16), Ok);
+    // A few threads that sleep 2 s each time make few events.
+    assert_eq!(verdict(&of(5, "90.00"), 16), Bad);
+    assert_eq!(verdict(&of(4, "90.00"), 16), Ok);
     assert_eq!(verdict(&of(101, "20.00"), 16), Warn);
     assert_eq!(verdict(&of(101, "20.01"), 16), Bad);
     let v1 = Tree::of("6.12.1", 2).file("sys/fs/cgroup/memory/memory.limit_in_bytes", "1\n");

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Checked;
 
 /// Columns of a line; longer ones are cut.
-const COLUMNS: usize = 118;
+const COLUMNS: usize = 120;
 
 /// Clears the terminal and moves to its first line.
 const CLEAR: &str = "\x1b[2J\x1b[H";
@@ -89,7 +89,7 @@ fn line((check, finding): &Checked) -> String {
     let verdict = finding.verdict;
     match &finding.figure {
         Some(figure) => format!(
-            "{verdict:<4} {nr:>2}  {title:<27}  {:<16}  {:<18}  {}",
+            "{verdict:<4} {nr:>2}  {title:<27}  {:<16}  {:<20}  {}",
             figure.shown(),
             figure.limits(),
             finding.says
@@ -112,11 +112,9 @@ fn advice((check, finding): &Checked) -> Option<String> {
     if !matches!(finding.verdict, Verdict::Bad | Verdict::Warn) {
         return None;
     }
-    let advice = match &finding.advice {
-        Some(advice) => format!("{advice}; {}", check.advice),
-        None => check.advice.to_owned(),
-    };
-    let indented = wrapped(&advice, COLUMNS - 4);
+    // That for this machine, if there is one; `--explain` shows both.
+    let advice = finding.advice.as_deref().unwrap_or(check.advice);
+    let indented = wrapped(advice, COLUMNS - 4);
     Some(format!("{:>2}  {}", check.nr, indented.join("\n    ")))
 }
 

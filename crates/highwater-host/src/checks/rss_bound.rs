@@ -20,13 +20,16 @@ pub(super) const CHECK: Check = Check {
         x 3 counters; divided by the process's resident pages",
     thresholds: "above 1 % a monitor's number is off in the third digit; above 10 % limits and \
         alarms set on it are wrong. Processes below 1 % of memory are left out, except the \
-        largest, because a small process is off by much of itself everywhere.",
+        largest if it has 16 MiB: a small process is off by much of itself everywhere.",
     thread: threads::RSS_CACHE,
     kernels: "all",
     advice: "measure with smaps_rollup; stat field 24, VmHWM and ru_maxrss stay approximate",
 };
 
 const THRESHOLDS: Thresholds = Thresholds::above(1.0, 10.0);
+
+/// The largest process is judged from so many bytes on.
+const LARGE_BYTES: u64 = 16 << 20;
 
 fn run(machine: &Machine) -> Finding {
     Finding::of(measure(machine))
@@ -44,6 +47,9 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         process.counter_pages.max(exact).max(1)
     };
     let largest = table.processes.iter().max_by_key(|process| pages(process));
+    let is_judged =
+        |process: &&Process| pages(process).saturating_mul(machine.page_bytes()) >= LARGE_BYTES;
+    let largest = largest.filter(is_judged);
     let large = table
         .processes
         .iter()
@@ -56,7 +62,13 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         .chain(largest)
         .max_by(|a, b| percent(a).total_cmp(&percent(b)));
     let Some(worst) = worst else {
-        return Err(Missing::new("needs a process that this user may read"));
+        let bound = bound_pages(kernel, cpus, 1).saturating_mul(machine.page_bytes());
+        let says = format!(
+            "no process of 16 MiB; one thread may be off by {}{}",
+            amount(bound),
+            table.caveat()
+        );
+        return Ok(Finding::fine(says));
     };
     let bound = bound_pages(kernel, cpus, worst.threads);
     let bytes = bound.saturating_mul(machine.page_bytes());

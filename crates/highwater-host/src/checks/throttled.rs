@@ -17,14 +17,18 @@ pub(super) const CHECK: Check = Check {
         for 64 s x (excess / high) squared for each 64 pages, at most 2 s. At 18 % above its \
         limit a group allocates about 32 pages a second and looks hung.",
     formula: "growth of `high` in memory.events a second, with `full avg10` of memory.pressure",
-    thresholds: "10 events a second are a warning; bad if all tasks of the group also stood \
-        still for 20 % of the time.",
+    thresholds: "10 events a second are a warning. Bad from 0.4 a second on if all tasks of the \
+        group also stood still for 20 % of the time: a thread that sleeps 2 s each time makes \
+        0.5 a second, so that the worst throttling has few events.",
     thread: threads::FLUSH,
     kernels: "cgroup v2",
     advice: "raise memory.high of the group, or lower its load",
 };
 
 const THRESHOLDS: Thresholds = Thresholds::warn_above(10.0);
+
+/// Events a second that a single thread at the longest throttle makes, and a margin.
+const THROTTLED_PER_S: f64 = 0.4;
 
 /// Percent of the last 10 s in which all tasks stalled, above which throttling is bad.
 const FULL_BAD: f64 = 20.0;
@@ -51,7 +55,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     let throttled = throttled.map(|(path, events)| (path, interval.rate(*events)));
     let beyond = throttled
         .clone()
-        .filter(|(_, rate)| *rate > THRESHOLDS.warn);
+        .filter(|(_, rate)| *rate > THROTTLED_PER_S);
     let stalled = beyond.map(|(path, rate)| (path, rate, full(path)));
     let worst = stalled.max_by(|a, b| a.2.max(0.0).total_cmp(&b.2.max(0.0)));
     let worst = worst.or_else(|| {
@@ -75,14 +79,15 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     };
     let says = format!("{path}, all its tasks stalled {stalled}{}", groups.caveat());
     let formula = format!(
-        "{} events/s in {path}; full avg10 {stalled}, bad above {FULL_BAD} %",
+        "{} events/s in {path}; full avg10 {stalled}, bad above {THROTTLED_PER_S} events/s \
+         and {FULL_BAD} %",
         rounded(rate)
     );
     let mut finding = Finding::judged(figure, says, formula)
         .with("group", path.clone())
         .with("full_avg10_percent", full)
         .advise(format!("raise memory.high of {path}, or lower its load"));
-    if finding.verdict == Verdict::Warn && full > FULL_BAD {
+    if rate > THROTTLED_PER_S && full > FULL_BAD {
         finding.verdict = Verdict::Bad;
     }
     Ok(finding)
