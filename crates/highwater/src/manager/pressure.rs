@@ -47,6 +47,8 @@ pub(super) struct Stalled<'a> {
     core: &'a Core,
     group: GroupNode,
     known_depth: Option<u32>,
+    /// When it began, on the manager's clock.
+    since: Duration,
 }
 
 impl<'a> Stalled<'a> {
@@ -59,14 +61,15 @@ impl<'a> Stalled<'a> {
             core,
             group: group.clone(),
             known_depth: known_depth(group),
+            since: core.now(),
         };
-        stalled.tell(Change::Stall, Change::StallFromOutside);
+        stalled.tell(stalled.since, Change::Stall, Change::StallFromOutside);
         Some(stalled)
     }
 
-    fn tell(&self, known: Change, outside: Change) {
+    fn tell(&self, now: Duration, known: Change, outside: Change) {
         let is_known = |depth| self.known_depth.is_some_and(|known| depth <= known);
-        self.group.change_stalls(self.core.now(), |depth| {
+        self.group.change_stalls(now, |depth| {
             Some(if is_known(depth) { known } else { outside })
         });
     }
@@ -75,7 +78,9 @@ impl<'a> Stalled<'a> {
 impl Drop for Stalled<'_> {
     fn drop(&mut self) {
         debug_assert!(IS_STALLED.get(), "a stall ends on its thread");
-        self.tell(Change::Resume, Change::ResumeOutside);
+        let now = self.core.now();
+        self.tell(now, Change::Resume, Change::ResumeOutside);
+        self.core.stats.stall_lasted(now.saturating_sub(self.since));
         IS_STALLED.set(false);
     }
 }
@@ -84,14 +89,17 @@ impl Drop for Stalled<'_> {
 pub(super) struct StalledTask {
     shared: PercpuRef<Shared>,
     group: GroupNode,
+    since: Duration,
 }
 
 impl StalledTask {
     pub(super) fn begin(shared: &PercpuRef<Shared>, group: &GroupNode) -> Self {
-        group.change_stalls(shared.core.now(), |_| Some(Change::StallFromOutside));
+        let since = shared.core.now();
+        group.change_stalls(since, |_| Some(Change::StallFromOutside));
         Self {
             shared: shared.clone(),
             group: group.clone(),
+            since,
         }
     }
 }
@@ -101,6 +109,8 @@ impl Drop for StalledTask {
         let now = self.shared.core.now();
         self.group
             .change_stalls(now, |_| Some(Change::ResumeOutside));
+        let lasted = now.saturating_sub(self.since);
+        self.shared.core.stats.stall_lasted(lasted);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::vmstat::Counter;
-use super::{Core, vmstat};
+use super::{Core, Manager, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks, Zoneinfo};
 use crate::group::{Account, GroupEvents, GroupNode, Stalls, Tolerance};
@@ -34,6 +34,12 @@ pub struct Snapshot {
     /// Rounds of reclaim by scan priority, for each priority that occurred: a measure of how hard
     /// memory was to find.
     pub reclaim_rounds: Vec<(u32, u64)>,
+    /// Stalls by their duration: the least of each power of two that occurred, in nanoseconds, and
+    /// the number of stalls from it up to its double. A stall is the time of one thread or task in
+    /// reclaim, in a wait queue, or throttled; `memory.pressure` shows their union.
+    pub stall_ns: Vec<(u64, u64)>,
+    /// Sum of the durations of all stalls, in nanoseconds.
+    pub stall_ns_total: u64,
     /// Contention of the lock classes on the page paths, over all managers of the process.
     pub(crate) locks: Vec<LockEvents>,
     /// Every group, parents before children.
@@ -100,6 +106,17 @@ impl Snapshot {
         let root = core.groups.root();
         root.flush_subtree(core.now());
         let groups = core.groups.subtree(&root);
+        Self {
+            groups: groups
+                .iter()
+                .map(|group| GroupSnapshot::take(core, group))
+                .collect(),
+            ..Self::without_groups(core)
+        }
+    }
+
+    fn without_groups(core: &Core) -> Self {
+        let stalls = core.stats.stall_ns.read();
         let locks = [
             &FramePool::lock_events()[..],
             &PageCache::lock_events(),
@@ -117,11 +134,10 @@ impl Snapshot {
                 .zip(core.reclaim.stats().rounds())
                 .filter(|(_, rounds)| *rounds > 0)
                 .collect(),
+            stall_ns: stalls.buckets().collect(),
+            stall_ns_total: stalls.sum(),
             locks,
-            groups: groups
-                .iter()
-                .map(|group| GroupSnapshot::take(core, group))
-                .collect(),
+            groups: Vec::new(),
         }
     }
 
@@ -136,6 +152,15 @@ impl Snapshot {
         found
             .unwrap_or_else(|| panic!("no counter is named `{name}`"))
             .value
+    }
+}
+
+impl From<&Manager> for Snapshot {
+    /// Reads counters, frames and locks alone, for callers that read often: visits no group
+    /// (`groups` is empty), flushes no statistics, and drains no add batches, so that the sizes of
+    /// the lists lack up to 31 pages for each CPU.
+    fn from(manager: &Manager) -> Self {
+        Self::without_groups(manager.core())
     }
 }
 
@@ -236,6 +261,9 @@ impl fmt::Display for Snapshot {
         }
         for (priority, rounds) in &self.reclaim_rounds {
             writeln!(f, "reclaim_rounds priority {priority}: {rounds}")?;
+        }
+        for (least, stalls) in &self.stall_ns {
+            writeln!(f, "stalls from {least} ns: {stalls}")?;
         }
         for LockEvents {
             class,

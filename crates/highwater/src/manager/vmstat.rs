@@ -2,10 +2,12 @@
 //!
 //! `docs/stats.md` defines each counter, its unit and the events that move it.
 
+use std::time::Duration;
+
 use super::Core;
 use crate::cache::SwapStats;
 use crate::reclaim::PageType;
-use crate::sync::StatCell;
+use crate::sync::{HistogramCells, StatCell};
 
 /// Events that the manager counts itself.
 #[derive(Debug, Default)]
@@ -20,6 +22,15 @@ pub(super) struct ManagerStats {
     pub(super) on_reclaim_given: StatCell,
     pub(super) on_reclaim_late: StatCell,
     pub(super) nr_dirty_throttled: StatCell,
+    /// Durations of stalls: those that `memory.pressure` counts.
+    pub(super) stall_ns: HistogramCells,
+}
+
+impl ManagerStats {
+    pub(super) fn stall_lasted(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.stall_ns.record(nanoseconds, 1);
+    }
 }
 
 /// A counter of a [`Snapshot`](super::Snapshot).

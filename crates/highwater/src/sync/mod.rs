@@ -29,7 +29,7 @@ pub use lock::{
     RwLockWriteGuard,
 };
 pub use stat::{Sequence, StatCell};
-pub use times::{Histogram, Hold, LockTimes, SAMPLED, TimeRecorder};
+pub use times::{Histogram, HistogramCells, Hold, LockTimes, SAMPLED, TimeRecorder};
 
 /// Atomic types and orderings.
 pub mod atomic {

@@ -213,9 +213,15 @@ each_histogram!(Sub, sub);
 
 /// The cells of a [`Histogram`].
 #[derive(Debug)]
-struct HistogramCells {
+pub struct HistogramCells {
     buckets: [StatCell; NR_BUCKETS],
     sum: StatCell,
+}
+
+impl Default for HistogramCells {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl HistogramCells {
@@ -232,12 +238,14 @@ impl HistogramCells {
         self.sum.add_alone(value.saturating_mul(times));
     }
 
-    fn record(&self, value: u64, times: u64) {
+    /// Records `value` `times` times.
+    pub fn record(&self, value: u64, times: u64) {
         self.buckets[bucket_of(value)].add(times);
         self.sum.add(value.saturating_mul(times));
     }
 
-    fn read(&self) -> Histogram {
+    /// Returns the recorded values.
+    pub fn read(&self) -> Histogram {
         Histogram {
             buckets: std::array::from_fn(|at| self.buckets[at].get()),
             sum: self.sum.get(),
