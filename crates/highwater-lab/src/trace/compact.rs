@@ -1,4 +1,5 @@
-//! The project's own format, `highwater`: page requests, a few bytes each before compression.
+//! The project's own format, `highwater`, version 1: page requests, a few bytes each before
+//! compression. [`recording`](super::recording) is version 2, with names.
 //!
 //! Layout, all little-endian:
 //!
@@ -55,6 +56,11 @@ impl Cursor {
         }
         let (words, _) = counts.as_chunks::<8>();
         let [records_left, accesses_left] = [0, 1].map(|index| u64::from_le_bytes(words[index]));
+        Self::of_block(records_left, accesses_left)
+    }
+
+    /// Begins to read so many records.
+    pub(super) fn of_block(records_left: u64, accesses_left: u64) -> Result<Self, Fault> {
         let is_possible = accesses_left >= records_left && (records_left > 0 || accesses_left == 0);
         if !is_possible {
             let expected = "at least one page access for each record, and none without records";
@@ -65,6 +71,18 @@ impl Cursor {
             accesses_left,
             end: 0,
         })
+    }
+
+    /// Checks that `content` consists of the records: two numbers each, of which only the last byte
+    /// has a clear top bit.
+    pub(super) fn check_length(&self, content: &[u8]) -> Result<(), Fault> {
+        let ends = content.iter().filter(|byte| **byte & 0x80 == 0).count() as u64;
+        let is_whole = content.last().is_none_or(|byte| byte & 0x80 == 0);
+        if Some(ends) != self.records_left.checked_mul(2) || !is_whole {
+            let expected = "as many records as the block says";
+            return Err(Fault::value("numbers in a block", ends, expected));
+        }
+        Ok(())
     }
 
     /// Returns whether the header promises another record.
@@ -112,7 +130,7 @@ impl Cursor {
 
 /// Decodes the first LEB128 number of `bytes`; returns it and its length.
 #[inline]
-fn number(bytes: &[u8]) -> Result<(u64, usize), Fault> {
+pub(super) fn number(bytes: &[u8]) -> Result<(u64, usize), Fault> {
     let mut value = 0_u64;
     for (index, &byte) in bytes.iter().take(NUMBER_MAX).enumerate() {
         let bits = u64::from(byte & 0x7f);
@@ -134,12 +152,12 @@ const fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -((value & 1).cast_signed())
 }
 
-const fn zigzag(value: i64) -> u64 {
+pub(super) const fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
 /// Appends a LEB128 number to `record`, of which `length` bytes are used.
-fn push_number(record: &mut [u8; RECORD_MAX], length: &mut usize, mut value: u64) {
+pub(super) fn push_number(record: &mut [u8; RECORD_MAX], length: &mut usize, mut value: u64) {
     loop {
         let [low, ..] = value.to_le_bytes();
         value >>= 7;
@@ -167,6 +185,12 @@ pub enum WriteError {
         first: u64,
         /// Pages of the request.
         count: u64,
+    },
+    /// A recording of too many files.
+    #[error("cannot record more than {files} files")]
+    Files {
+        /// Files recorded.
+        files: u32,
     },
     /// The promised counts differ from those written.
     #[error(

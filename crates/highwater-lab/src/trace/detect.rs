@@ -3,7 +3,7 @@
 //! A wrong guess would replay nonsense without an error, so the rules are narrow, and a trace that
 //! they do not cover is an error that asks for the name. They examine the first 64 KiB:
 //!
-//! 1. `highwater`: its magic number.
+//! 1. `highwater`: the magic number of one of its versions.
 //! 2. `vscsi`: the version and a known opcode in at least three of four of the first records. (Not
 //!    in all of them: a damaged record is for the reader to report, with its number.)
 //! 3. text: the first line names columns, a key among them (`csv`); or at least three of four of
@@ -20,6 +20,7 @@ use super::csv::{Layout, parse_msr, parse_twitter};
 use super::error::{Fault, quote_bytes, quote_text};
 use super::format::Format;
 use super::keys::{ORACLE_RECORD, OracleRecord, parse_adaptsize, parse_mooncake};
+use super::recording;
 use super::request::Parsed;
 
 /// Bytes examined. Chosen: some thousand records of any format.
@@ -54,7 +55,7 @@ pub(super) fn detect(sample: Sample<'_>) -> Result<Format, String> {
     if bytes.is_empty() {
         return Err("an empty stream".to_owned());
     }
-    if bytes.starts_with(MAGIC) {
+    if bytes.starts_with(MAGIC) || bytes.starts_with(recording::MAGIC) {
         return Ok(Format::Highwater);
     }
     if is_vscsi(bytes) {

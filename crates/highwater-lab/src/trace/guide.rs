@@ -162,13 +162,18 @@ client, op, TTL. An object is as large as its key and value; ops as in csv.",
     FormatGuide {
         format: Format::Highwater,
         record: "\
-binary, Highwater's own: the magic, u64 records, u64 page accesses, then two
-LEB128 numbers a record (traces/README.md).",
-        examples: &[example(
-            r"HWTRACE1\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\24\0\1\1",
-            2,
-            3,
-        )],
+binary, Highwater's own. Version 1: the magic, u64 records, u64 page accesses,
+then two LEB128 numbers a record. Version 2, which `highwater record` writes: the
+magic, then blocks of a kind, a u32 length and content: text, files and their
+names, places of their pages, records, lost events, the end (traces/README.md).",
+        examples: &[
+            example(r"HWTRACE1\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\24\0\1\1", 2, 3),
+            example(
+                r"HWTRACE2\2\5\0\0\0\0\0\0\7f\3\4\0\0\0\0\100\0\0\4\6\0\0\0\2\3\24\0\1\1\6\3\0\0\0\2\3\0",
+                2,
+                3,
+            ),
+        ],
     },
 ];
 

@@ -13,7 +13,7 @@
 //! | `address` | text | `l\|s 0xADDRESS n` | pages |
 //! | `msr` | text | `time,host,disk,Read\|Write,offset,size,latency` | pages |
 //! | `vscsi` | binary | 32 bytes: SCSI commands | pages |
-//! | `highwater` | binary | two variable-length numbers | pages |
+//! | `highwater` | binary | two variable-length numbers; version 2 in blocks, with names | pages |
 //! | `adaptsize` | text | `time id size` | key |
 //! | `csv` | text | columns that a header or the options name | key |
 //! | `twitter` | text | `time,key,key size,value size,client,op,TTL` | key |
@@ -46,6 +46,8 @@ mod format;
 mod guide;
 mod keys;
 mod reader;
+mod recorded;
+mod recording;
 mod request;
 pub(crate) mod source;
 pub(crate) mod text;
@@ -59,4 +61,6 @@ pub use error::{DirectoryError, TraceError};
 pub use format::{Compression, Format, ParseFormatError};
 pub use guide::{Example, FormatGuide, GUIDE};
 pub use reader::{Lenient, Progress, ReaderOptions, TraceReader};
+pub use recorded::{RecordedFile, Recording};
+pub use recording::{FileId, FileNumber, Packing, RecordingTotals, RecordingWriter};
 pub use request::{COUNT_LIMIT, Op, PAGE_LIMIT, Request, Target};

@@ -21,6 +21,8 @@ use super::digest::{Digest, Digesting};
 use super::error::{Fault, Found, TraceError, quote_bytes, quote_text};
 use super::format::{Compression, Format};
 use super::keys::{parse_adaptsize, parse_key, parse_mooncake, parse_oracle};
+use super::recorded::{Recording, Taken};
+use super::recording::{self, BLOCK_HEAD, BLOCK_MAX};
 use super::request::{Op, Parsed, Request, Target};
 use super::source::{Line, Source};
 
@@ -95,6 +97,8 @@ pub struct TraceReader {
     keys: std::vec::IntoIter<u64>,
     /// Cursor of a `highwater` trace; `None` before its header.
     cursor: Option<Cursor>,
+    /// Description of a `highwater` trace of version 2.
+    recording: Option<Box<Recording>>,
     bad_records: u64,
     empty_records: u64,
     file: Arc<Path>,
@@ -168,6 +172,7 @@ impl TraceReader {
             is_done: false,
             keys: Vec::new().into_iter(),
             cursor: None,
+            recording: None,
             bad_records: 0,
             empty_records: 0,
             file: file.into(),
@@ -229,6 +234,13 @@ impl TraceReader {
     #[must_use]
     pub fn may_write(&self) -> bool {
         self.format.may_write() && (self.format != Format::Csv || self.layout.may_write())
+    }
+
+    /// Returns the description of a recording, a `highwater` trace of version 2, as far as it was
+    /// read: its names are complete at the end.
+    #[must_use]
+    pub fn recording(&self) -> Option<&Recording> {
+        self.recording.as_deref()
     }
 
     /// Returns the progress in the file.
@@ -334,11 +346,16 @@ impl TraceReader {
                 Err(fault) => return self.lose_rest(fault, HEADER),
             },
         };
-        if !cursor.has_more() {
-            if self.source.ensure(1) {
-                return self.lose_rest(Fault::shape("the end, after the last record"), RECORD_MAX);
+        while !cursor.has_more() {
+            match self.next_block() {
+                Ok(Some(next)) => cursor = next,
+                Ok(None) if self.source.ensure(1) => {
+                    let expected = Fault::shape("the end, after the last record");
+                    return self.lose_rest(expected, RECORD_MAX);
+                }
+                Ok(None) => return self.finish(),
+                Err(fault) => return self.lose_rest(fault, RECORD_MAX),
             }
-            return self.finish();
         }
         self.source.ensure(RECORD_MAX);
         let bytes = self.source.bytes();
@@ -355,6 +372,11 @@ impl TraceReader {
     }
 
     fn compact_header(&mut self) -> Result<Cursor, Fault> {
+        if self.source.first() == Some(recording::MAGIC) {
+            self.source.consume(recording::MAGIC.len());
+            self.recording = Some(Box::default());
+            return Cursor::of_block(0, 0);
+        }
         let Some(header) = self.source.first::<HEADER>() else {
             return Err(Fault::shape("a header of 24 bytes"));
         };
@@ -362,6 +384,50 @@ impl TraceReader {
         self.source.consume(HEADER);
         self.cursor = Some(cursor);
         Ok(cursor)
+    }
+
+    /// Takes blocks of a recording up to the next one with records; `None` at the end, and for
+    /// version 1, which has no blocks.
+    fn next_block(&mut self) -> Result<Option<Cursor>, Fault> {
+        let Some(recording) = &mut self.recording else {
+            return Ok(None);
+        };
+        if recording.is_complete() {
+            return Ok(None);
+        }
+        loop {
+            let is_whole = self.source.ensure(BLOCK_HEAD);
+            let Some([kind, length @ ..]) = self.source.first::<BLOCK_HEAD>().filter(|_| is_whole)
+            else {
+                let expected = "an end block: the recording was cut short; --lenient replays it";
+                return Err(Fault::shape(expected));
+            };
+            let (kind, length) = (*kind, u32::from_le_bytes(*length));
+            let whole = BLOCK_HEAD + usize::try_from(length).unwrap_or(usize::MAX - BLOCK_HEAD);
+            if whole > BLOCK_HEAD + BLOCK_MAX {
+                let expected = "at most 64 KiB";
+                return Err(Fault::value("length of a block", length.into(), expected));
+            }
+            if !self.source.ensure(whole) {
+                let expected = "a whole block: the recording was cut short; --lenient replays it";
+                return Err(Fault::shape(expected));
+            }
+            let content = &self.source.bytes()[BLOCK_HEAD..whole];
+            match recording.take(kind, content)? {
+                Taken::Description => self.source.consume(whole),
+                Taken::End => {
+                    self.source.consume(whole);
+                    return Ok(None);
+                }
+                Taken::Records(cursor, length) => {
+                    cursor.check_length(&content[length..])?;
+                    self.source.consume(BLOCK_HEAD + length);
+                    if cursor.has_more() {
+                        return Ok(Some(cursor));
+                    }
+                }
+            }
+        }
     }
 
     /// Handles a record that is not a plain request; it is still the next `length` bytes.

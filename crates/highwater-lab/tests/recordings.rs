@@ -1,0 +1,251 @@
+//! Promise: a recording (format 2 of `highwater`) reads back as it was written, with its files'
+//! names, also when it was cut short, and no content makes the reader panic.
+#![expect(clippy::unwrap_used, reason = "a failure fails the test")]
+
+use std::collections::HashMap;
+use std::io::Cursor;
+
+use highwater_lab::trace::{
+    FileId, Lenient, Op, Packing, ReaderOptions, Recording, RecordingWriter, Request, Target,
+    TraceError, TraceReader, WriteError,
+};
+
+const fn id(inode: u64) -> FileId {
+    FileId {
+        major: 254,
+        minor: 3,
+        inode,
+    }
+}
+
+type Answer = Result<(Vec<Request>, Recording, u64), TraceError>;
+
+fn read(bytes: &[u8], lenient: Lenient) -> Answer {
+    let options = ReaderOptions {
+        lenient,
+        ..ReaderOptions::default()
+    };
+    let mut reader = TraceReader::from_reader("test", Cursor::new(bytes.to_vec()), &options)?;
+    let mut requests = Vec::new();
+    while let Some(request) = reader.next() {
+        requests.push(request?);
+    }
+    let recording = reader.recording().unwrap().clone();
+    Ok((requests, recording, reader.bad_records()))
+}
+
+fn pages(request: &Request) -> (u64, u64) {
+    match request.target {
+        Target::Pages { first, count } => (first, count),
+        Target::Key { .. } => panic!("a recording has pages"),
+    }
+}
+
+/// An access as the test wrote it: inode, op, page of the file.
+type Access = (u64, Op, u64);
+
+/// Returns the accesses of a recording, page by page.
+fn accesses(requests: &[Request], recording: &Recording) -> Vec<Access> {
+    let mut all = Vec::new();
+    for request in requests {
+        let (first, count) = pages(request);
+        for page in first..first + count {
+            let (file, page) = recording.file_of_page(page).unwrap();
+            all.push((file.id.inode, request.op, page));
+        }
+    }
+    all
+}
+
+/// Records accesses to files whose sizes are known, unknown, wrong and growing.
+fn made(packing: Packing, count: u32) -> (Vec<u8>, Vec<Access>) {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut writer = RecordingWriter::new(Vec::new(), packing, "kernel: test\n").unwrap();
+    let sizes = [1_000, 0, 3, 1 << 40, 64];
+    let files: Vec<_> = sizes
+        .iter()
+        .zip(0..)
+        .map(|(size, inode)| writer.file(id(inode), *size, "").unwrap())
+        .collect();
+    let mut written = Vec::new();
+    for step in 0..count {
+        let inode = random.u64(..5);
+        let first = match random.u8(..4) {
+            0 => u64::from(step),
+            1 => random.u64(..1 << 35),
+            _ => random.u64(..2_000),
+        };
+        let pages = random.u64(1..=70);
+        let op = if random.bool() { Op::Read } else { Op::Write };
+        let file = files[usize::try_from(inode).unwrap()];
+        writer.push(file, op, first, pages).unwrap();
+        written.extend((first..first + pages).map(|page| (inode, op, page)));
+        if step % 997 == 0 {
+            writer.lost(u64::from(step));
+            writer.flush().unwrap();
+        }
+    }
+    for (inode, file) in files.iter().enumerate() {
+        writer.name(*file, &format!("/data/{inode}"));
+    }
+    let (bytes, totals) = writer.finish().unwrap();
+    assert_eq!(totals.accesses, written.len() as u64);
+    (bytes, written)
+}
+
+/// Goal: every access reads back with its file and page, in order, and two pages of the trace are
+/// never the same. Method: random accesses, both packings.
+#[test]
+fn accesses_read_back_with_their_files() {
+    for packing in [Packing::Plain, Packing::Zstd] {
+        let (bytes, written) = made(packing, 5_000);
+        let (requests, recording, bad) = read(&bytes, Lenient::StopAtBad).unwrap();
+        assert_eq!(bad, 0);
+        assert!(accesses(&requests, &recording) == written, "{packing:?}");
+        assert!(recording.is_complete());
+        assert_eq!(recording.about(), "kernel: test\n");
+        assert_eq!(
+            recording.lost_events(),
+            (0..5_000).step_by(997).sum::<u64>()
+        );
+        let names = recording.files().iter().map(|file| file.name.as_str());
+        assert!(names.eq(["/data/0", "/data/1", "/data/2", "/data/3", "/data/4"]));
+        let mut places: HashMap<u64, (u64, u64)> = HashMap::new();
+        for request in &requests {
+            let (first, count) = pages(request);
+            for page in first..first + count {
+                let (file, in_file) = recording.file_of_page(page).unwrap();
+                let place = (file.id.inode, in_file);
+                assert_eq!(*places.entry(page).or_insert(place), place);
+            }
+        }
+        assert_eq!(recording.file_of_page(1 << 50), None);
+    }
+}
+
+/// Goal: a file of known size has its pages side by side in the trace, and one that grows has few
+/// extents. Method: sequential accesses; count the steps between requests.
+#[test]
+fn sequential_accesses_stay_sequential() {
+    let mut writer = RecordingWriter::new(Vec::new(), Packing::Plain, "").unwrap();
+    let known = writer.file(id(1), 10_000, "known").unwrap();
+    let growing = writer.file(id(2), 0, "growing").unwrap();
+    for page in 0..10_000 {
+        writer.push(known, Op::Read, page, 1).unwrap();
+        writer.push(growing, Op::Write, page, 1).unwrap();
+    }
+    let (bytes, _) = writer.finish().unwrap();
+    let (requests, ..) = read(&bytes, Lenient::StopAtBad).unwrap();
+    let breaks = |op| {
+        let of = requests.iter().filter(|request| request.op == op);
+        let firsts: Vec<_> = of.map(|request| pages(request).0).collect();
+        firsts.windows(2).filter(|two| two[1] != two[0] + 1).count()
+    };
+    assert_eq!(breaks(Op::Read), 0);
+    assert!(breaks(Op::Write) <= 10, "{}", breaks(Op::Write));
+}
+
+/// Goal: a recording that was cut anywhere, as by SIGKILL, is an error that says so, and its whole
+/// blocks can be read. Method: cut at many bytes; the lenient reader gives a prefix that grows up
+/// to the last flush.
+#[test]
+fn a_prefix_is_readable() {
+    for packing in [Packing::Plain, Packing::Zstd] {
+        let (bytes, written) = made(packing, 3_000);
+        let mut most = 0;
+        let cuts = (20..bytes.len()).step_by(bytes.len() / 60);
+        for cut in cuts.chain([bytes.len() - 1]) {
+            let strict = read(&bytes[..cut], Lenient::StopAtBad).unwrap_err();
+            let message = strict.to_string();
+            if packing == Packing::Plain {
+                assert!(
+                    message.contains("cut short") && message.contains("--lenient"),
+                    "{message}"
+                );
+            }
+            let Ok((requests, recording, bad)) = read(&bytes[..cut], Lenient::SkipBad) else {
+                assert!(most == 0, "{cut}");
+                continue;
+            };
+            let found = accesses(&requests, &recording);
+            assert_eq!(bad, 1);
+            assert!(!recording.is_complete() && found.len() >= most);
+            assert!(found == written[..found.len()], "cut at {cut}");
+            most = found.len();
+        }
+        assert!(
+            most * 10 >= written.len() * 9,
+            "{most} of {}",
+            written.len()
+        );
+    }
+}
+
+/// Goal: no content makes the reader panic or run on. Method: mutations of a small recording.
+#[test]
+fn mutated_recordings_never_panic() {
+    let (bytes, _) = made(Packing::Plain, 60);
+    let mut random = fastrand::Rng::with_seed(3);
+    for _ in 0..5_000 {
+        let mut mutated = bytes.clone();
+        for _ in 0..random.usize(1..4) {
+            let at = random.usize(8..mutated.len());
+            mutated[at] = random.u8(..);
+        }
+        mutated.truncate(random.usize(9..=mutated.len()));
+        for lenient in [Lenient::StopAtBad, Lenient::SkipBad] {
+            if let Ok((requests, ..)) = read(&mutated, lenient) {
+                assert!(requests.len() <= mutated.len());
+            }
+        }
+    }
+}
+
+/// Goal: damage that a sum can show is an error. Method: a block of records that says other counts,
+/// totals that differ, a block that is too long, bytes after the end.
+#[test]
+fn wrong_counts_are_errors() {
+    let block = |kind: u8, content: &[u8]| {
+        let length = u32::try_from(content.len()).unwrap();
+        [&[kind][..], &length.to_le_bytes(), content].concat()
+    };
+    let trace = |blocks: &[Vec<u8>]| [b"HWTRACE2".to_vec(), blocks.concat()].concat();
+    let file = block(2, &[0, 1, 1, 1]);
+    let extent = block(3, &[0, 10, 0, 0]);
+    let good = [file, extent, block(4, &[1, 1, 0, 0]), block(6, &[1, 1, 0])];
+    assert_eq!(read(&trace(&good), Lenient::StopAtBad).unwrap().0.len(), 1);
+    let bad: [(usize, Vec<u8>); 8] = [
+        (2, block(4, &[2, 2, 0, 0])),
+        (2, block(4, &[1, 2, 0, 0])),
+        (2, block(4, &[1, 1, 0, 0, 0])),
+        (2, block(4, &[1, 1, 0, 0x80])),
+        (3, block(6, &[1, 1, 1])),
+        (3, [block(6, &[1, 1, 0]), vec![0]].concat()),
+        (1, block(3, &[0, 10, 1, 0])),
+        (0, block(9, &[])),
+    ];
+    for (place, wrong) in bad {
+        let mut blocks = good.clone();
+        blocks[place].clone_from(&wrong);
+        let error = read(&trace(&blocks), Lenient::StopAtBad);
+        assert!(
+            matches!(error, Err(TraceError::BadRecord { .. })),
+            "{wrong:?}"
+        );
+    }
+    let mut huge = trace(&[]);
+    huge.extend([1, 0xff, 0xff, 0xff, 0xff]);
+    assert!(read(&huge, Lenient::StopAtBad).is_err());
+}
+
+#[test]
+fn requests_out_of_range_are_refused() {
+    let mut writer = RecordingWriter::new(Vec::new(), Packing::Plain, "").unwrap();
+    let file = writer.file(id(1), 0, "").unwrap();
+    for (first, count) in [(0, 0), (0, (1 << 20) + 1), (u64::MAX, 1)] {
+        let refused = writer.push(file, Op::Read, first, count);
+        assert!(matches!(refused, Err(WriteError::Range { .. })), "{first}");
+    }
+    writer.push(file, Op::Read, u64::MAX - 1, 1).unwrap();
+    assert_eq!(writer.finish().unwrap().1.accesses, 1);
+}
