@@ -15,6 +15,7 @@ mod knob_arg;
 mod lab;
 mod limits;
 mod output;
+mod record;
 mod replay;
 mod signals;
 mod tenant_arg;
@@ -68,6 +69,11 @@ enum Command {
     Lab(lab::LabArguments),
     /// Check this machine for the kernel's memory problems: is this kernel hurting you?
     Host(host::HostArguments),
+    /// Record the page-cache accesses of a command, processes or a control group into a trace.
+    Record(record::RecordArguments),
+    /// Wait to be traced, then run a command: started by `record` itself.
+    #[command(name = record::WAITER, hide = true)]
+    RecordWaiter(record::WaiterArguments),
     /// Show the trace formats, each with an example to paste.
     Formats(formats::FormatsArguments),
 }
@@ -87,6 +93,8 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
         Command::Host(arguments) => host::run(arguments),
+        Command::Record(arguments) => record::run(arguments),
+        Command::RecordWaiter(arguments) => record::wait_and_exec(arguments),
         Command::Formats(arguments) => formats::run(arguments),
     };
     // The hook has printed the message.

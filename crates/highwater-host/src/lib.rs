@@ -7,6 +7,7 @@
 //! - [`Machine`] reads what several checks need once.
 //! - [`CHECKS`] are the checks; each makes a [`Finding`] of a machine.
 //! - [`parse`] are the parsers: pure functions from text to values.
+//! - [`accesses`] decodes page-cache accesses from events of the kernel.
 //! - [`tracefs`] records events of the kernel; [`traced`] counts some of them.
 //!
 //! ```
@@ -24,6 +25,7 @@
 //! # Ok::<(), highwater_host::RootError>(())
 //! ```
 
+pub mod accesses;
 pub mod parse;
 pub mod traced;
 pub mod tracefs;

@@ -1,0 +1,148 @@
+//! The recorded command. It must not run before it is traced, and a process can only be traced once
+//! it exists: so the program starts itself, stops itself, and becomes the command when the recorder
+//! lets it continue.
+
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+
+use super::RecordError;
+use crate::Exit;
+use crate::output::complain;
+
+/// Name of the hidden subcommand that waits.
+pub(crate) const WAITER: &str = "record-waiter";
+
+/// Arguments of the hidden subcommand.
+#[derive(Args, Debug)]
+pub(crate) struct WaiterArguments {
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Stops until the recorder continues this process, then becomes the command.
+pub(crate) fn wait_and_exec(arguments: &WaiterArguments) -> Exit {
+    if let Err(e) = kill_process(getpid(), Signal::STOP) {
+        complain(format_args!("cannot wait for the recorder: {e}"));
+        return Exit::Unusable;
+    }
+    let [program, rest @ ..] = arguments.command.as_slice() else {
+        return Exit::Unusable;
+    };
+    let error = Command::new(program).args(rest).exec();
+    complain(format_args!("cannot run `{program}`: {error}"));
+    Exit::Unusable
+}
+
+/// A command that waits, or runs. Dropped before its end, it is killed.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    child: Child,
+    pid: Pid,
+    status: Option<ExitStatus>,
+}
+
+impl Recorded {
+    /// Starts a command up to the point where it waits.
+    pub(super) fn start(command: &[String]) -> Result<Self, RecordError> {
+        let name = command.first().cloned().unwrap_or_default();
+        let refuse = |source| RecordError::Command {
+            command: name.clone(),
+            source,
+        };
+        if !is_executable(&name) {
+            return Err(refuse(io::ErrorKind::NotFound.into()));
+        }
+        let child = Command::new("/proc/self/exe")
+            .arg(WAITER)
+            .arg("--")
+            .args(command)
+            .spawn()
+            .map_err(refuse)?;
+        let pid = Pid::from_child(&child);
+        let mut recorded = Self {
+            child,
+            pid,
+            status: None,
+        };
+        recorded.wait_until_stopped().map_err(refuse)?;
+        Ok(recorded)
+    }
+
+    fn wait_until_stopped(&mut self) -> io::Result<()> {
+        loop {
+            match waitpid(Some(self.pid), WaitOptions::UNTRACED) {
+                Ok(Some((_, status))) if status.stopped() => return Ok(()),
+                Ok(_) => return Err(io::Error::other("it ended before it could be traced")),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Returns the process.
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets the command run.
+    pub(super) fn release(&self) -> io::Result<()> {
+        Ok(kill_process(self.pid, Signal::CONT)?)
+    }
+
+    /// Returns whether the command has ended.
+    pub(super) fn has_ended(&mut self) -> io::Result<bool> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(self.status.is_some())
+    }
+
+    /// Ends a command that still runs, by `signal` or else SIGTERM, and waits; returns the failure
+    /// of a command that ended by itself.
+    pub(super) fn end(mut self, signal: Option<u8>) -> io::Result<Option<String>> {
+        if self.has_ended()? {
+            // Ctrl-C at a terminal reaches the command too.
+            let is_ours = signal.is_some();
+            return Ok(self.status.filter(|_| !is_ours).and_then(failure));
+        }
+        let signal = signal.and_then(|number| Signal::from_named_raw(number.into()));
+        // It may end in between, and then there is no process to tell.
+        let _ = kill_process(self.pid, signal.unwrap_or(Signal::TERM));
+        self.status = Some(self.child.wait()?);
+        Ok(None)
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            // It never ran, or the recorder failed.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Returns how a command failed.
+fn failure(status: ExitStatus) -> Option<String> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("ended with status {code}")),
+        (None, Some(signal)) => Some(format!("was ended by signal {signal}")),
+        (None, None) => Some("failed".to_owned()),
+    }
+}
+
+/// Returns whether a command is likely to start: a file, or a name in PATH.
+fn is_executable(name: &str) -> bool {
+    if name.contains('/') {
+        return Path::new(name).is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}

@@ -1,0 +1,173 @@
+//! Names of files by device and inode: from the open files and mappings of tasks, and by scanning
+//! directories.
+//!
+//! A file whose device number in `stat(2)` is not that of its file system (subvolumes of btrfs,
+//! overlayfs) is not found.
+
+use std::collections::HashMap;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{major, minor};
+
+use super::FileKey;
+
+/// A named file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its path; that of a removed file ends in ` (deleted)`.
+    pub path: PathBuf,
+    /// Its size in bytes when it was found; `None` from a mapping.
+    pub bytes: Option<u64>,
+}
+
+/// Files found so far.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    found: HashMap<FileKey, Found>,
+}
+
+impl Names {
+    /// Returns a file that was found.
+    #[must_use]
+    pub fn get(&self, file: &FileKey) -> Option<&Found> {
+        self.found.get(file)
+    }
+
+    /// Finds the open files and the mapped files of a task; those of other users need the right to
+    /// trace them (`CAP_SYS_PTRACE`).
+    pub fn learn_task(&mut self, task: u32) {
+        self.learn_open_files(Path::new(&format!("/proc/{task}/fd")));
+        if let Ok(maps) = fs::read_to_string(format!("/proc/{task}/maps")) {
+            for (file, path) in maps.lines().filter_map(mapped_file) {
+                self.found
+                    .entry(file)
+                    .or_insert(Found { path, bytes: None });
+            }
+        }
+    }
+
+    fn learn_open_files(&mut self, directory: &Path) {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let link = entry.path();
+            // The link leads to the open file, also if its path does not.
+            let (Ok(path), Ok(metadata)) = (fs::read_link(&link), fs::metadata(&link)) else {
+                continue;
+            };
+            self.learn(path, &metadata);
+        }
+    }
+
+    fn learn(&mut self, path: PathBuf, metadata: &Metadata) {
+        if metadata.is_file() {
+            let device = metadata.dev();
+            let file = FileKey {
+                major: major(device),
+                minor: minor(device),
+                inode: metadata.ino(),
+            };
+            let bytes = Some(metadata.len());
+            self.found.insert(file, Found { path, bytes });
+        }
+    }
+
+    /// Finds a file, or all files below a directory on its file system, in at most `budget` entries
+    /// of directories, which are subtracted from it. Symbolic links are followed in `root` only.
+    pub fn learn_tree(&mut self, root: &Path, budget: &mut usize) {
+        let Ok(metadata) = fs::metadata(root) else {
+            return;
+        };
+        let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+        if !metadata.is_dir() {
+            return self.learn(root, &metadata);
+        }
+        let device = metadata.dev();
+        let mut directories = vec![root];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                if *budget == 0 {
+                    return;
+                }
+                *budget -= 1;
+                match entry.metadata() {
+                    Ok(metadata) if metadata.is_dir() && metadata.dev() == device => {
+                        directories.push(entry.path());
+                    }
+                    Ok(metadata) => self.learn(entry.path(), &metadata),
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Parses a line of `/proc/PID/maps` that maps a file.
+fn mapped_file(line: &str) -> Option<(FileKey, PathBuf)> {
+    let mut rest = line;
+    let mut next = || {
+        let (word, more) = rest.split_once(' ')?;
+        rest = more.trim_start();
+        Some(word)
+    };
+    let (_range, _rights, _offset) = (next()?, next()?, next()?);
+    let (major, minor) = next()?.split_once(':')?;
+    let inode = next()?.parse().ok()?;
+    let file = FileKey {
+        major: u32::from_str_radix(major, 16).ok()?,
+        minor: u32::from_str_radix(minor, 16).ok()?,
+        inode,
+    };
+    (inode > 0 && rest.starts_with('/')).then(|| (file, PathBuf::from(rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_files_are_parsed() {
+        let line = "7f1-7f2 r--p 00001000 fe:1f 12345                      /usr/lib/a b.so";
+        let file = FileKey {
+            major: 254,
+            minor: 31,
+            inode: 12_345,
+        };
+        assert_eq!(mapped_file(line), Some((file, "/usr/lib/a b.so".into())));
+        for other in [
+            "7f1-7f2 rw-p 00000000 00:00 0 ",
+            "7f1-7f2 rw-p 00000000 00:00 0    [stack]",
+            "7f1-7f2",
+            "",
+        ] {
+            assert_eq!(mapped_file(other), None, "{other}");
+        }
+    }
+
+    /// Goal: files are found by device and inode, within the budget. Method: an open file of this
+    /// process, and its directory.
+    #[test]
+    fn open_files_and_trees_are_found() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/accesses");
+        let path = directory.join("names.rs");
+        let _open = fs::File::open(&path).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        let file = FileKey {
+            major: major(metadata.dev()),
+            minor: minor(metadata.dev()),
+            inode: metadata.ino(),
+        };
+        let mut names = Names::default();
+        let mut budget = 0;
+        names.learn_tree(&directory, &mut budget);
+        assert_eq!(names.get(&file), None);
+        budget = 100;
+        names.learn_tree(&directory, &mut budget);
+        assert_eq!(names.get(&file).unwrap().bytes, Some(metadata.len()));
+        assert!((1..100).contains(&budget));
+        let mut names = Names::default();
+        names.learn_task(std::process::id());
+        // Another mount of the same file system may have another path.
+        assert!(names.get(&file).unwrap().path.ends_with("names.rs"));
+    }
+}

@@ -1,0 +1,116 @@
+//! Tasks (threads) of process trees and of control groups.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Returns all tasks of these processes and of their descendants, ascending.
+#[must_use]
+pub fn tasks_of_processes(roots: &[u32]) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for process in numbers_in(Path::new("/proc")) {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        if let Some(parent) = parent_of(&stat) {
+            children.entry(parent).or_default().push(process);
+        }
+    }
+    let mut left = roots.to_vec();
+    let mut seen: HashSet<u32> = HashSet::new();
+    let mut tasks = Vec::new();
+    while let Some(process) = left.pop() {
+        if seen.insert(process) {
+            tasks.extend(numbers_in(Path::new(&format!("/proc/{process}/task"))));
+            left.extend(children.remove(&process).into_iter().flatten());
+        }
+    }
+    tasks.sort_unstable();
+    tasks.dedup();
+    tasks
+}
+
+/// Returns the parent's number from `/proc/PID/stat`. The name before it may hold any character.
+fn parent_of(stat: &str) -> Option<u32> {
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    after_name.split(' ').nth(1)?.parse().ok()
+}
+
+/// Returns all tasks of a control group and of the groups below it, ascending.
+///
+/// # Errors
+///
+/// When the directory is no control group, or cannot be read.
+pub fn tasks_of_cgroup(group: &Path) -> io::Result<Vec<u32>> {
+    let mut tasks = Vec::new();
+    let mut groups = vec![group.to_owned()];
+    while let Some(directory) = groups.pop() {
+        // Version 2 with threads, version 1, version 2 without the right to see threads.
+        let of_group = ["cgroup.threads", "tasks"]
+            .iter()
+            .find_map(|file| fs::read_to_string(directory.join(file)).ok());
+        match of_group {
+            Some(text) => tasks.extend(text.lines().filter_map(|line| line.parse::<u32>().ok())),
+            None => {
+                let processes = fs::read_to_string(directory.join("cgroup.procs"))?;
+                let processes = processes
+                    .lines()
+                    .filter_map(|line| line.parse::<u32>().ok());
+                for process in processes {
+                    tasks.extend(numbers_in(Path::new(&format!("/proc/{process}/task"))));
+                }
+            }
+        }
+        groups.extend(directories_in(&directory));
+    }
+    tasks.sort_unstable();
+    tasks.dedup();
+    Ok(tasks)
+}
+
+fn directories_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    entries
+        .filter(is_directory)
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Returns the entries of a directory whose names are numbers.
+fn numbers_in(directory: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parents_are_found_behind_any_name() {
+        assert_eq!(parent_of("12 (a) b) S 7 12 12 0"), Some(7));
+        assert_eq!(parent_of("12 (a"), None);
+    }
+
+    /// Goal: threads and children belong to a process. Method: this process with a thread.
+    #[test]
+    fn threads_and_children_are_found() {
+        let own = std::process::id();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || receiver.recv());
+        let tasks = tasks_of_processes(&[own]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(sender);
+        assert!(thread.join().unwrap().is_err());
+        assert!(tasks.contains(&own) && tasks.contains(&child.id()));
+        assert!(tasks.len() >= 3 && tasks.is_sorted(), "{tasks:?}");
+        assert!(tasks_of_cgroup(Path::new("/proc/self")).is_err());
+    }
+}
