@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Records the page-cache accesses of a PostgreSQL server under pgbench from the kernel's own
-# tracepoints, and writes them as a Highwater trace.
+# Records the page-cache accesses of a PostgreSQL server under pgbench with `highwater record`, and
+# compares the reads with the server's own count.
 #
 #   sudo traces/record-pgbench.sh [OUT.hwt.zst]
 #
-# Records every page-cache lookup of a read(2) (filemap:mm_filemap_get_pages, in the
-# kernel since 6.12) and every buffered write (ext4:ext4_da_write_end, ext4:ext4_write_end) of the
-# server's process tree, in the order of the kernel's clock. The client (pgbench) is not traced.
-# shared_buffers is tiny, so that nearly every page access of the server reaches the page cache.
+# The server and all its processes are recorded; the client (pgbench) is not. shared_buffers is
+# tiny, so that nearly every page access of the server reaches the page cache.
 #
-# Needs: root, a kernel with tracefs and those events, the database directory on ext4, PostgreSQL's
-# server programs, pgbench, zstd, python3. Removes all that it creates, also after a failure.
+# Needs: root, Linux 6.12 or later, PostgreSQL's server programs, pgbench, and the program
+# `highwater` (HIGHWATER names it; target/release/highwater by default). Removes all that it creates
+# but the trace, also after a failure. RECORD=0 runs the workload without recording it.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-$here/pgbench.hwt.zst}
+highwater=${HIGHWATER:-$here/../target/release/highwater}
 pgbin=${PGBIN:-/usr/lib/postgresql/15/bin}
 user=${PG_USER:-postgres}             # the server refuses to run as root
 scale=${SCALE:-15}                    # 100,000 accounts each
@@ -22,23 +22,21 @@ shared_buffers=${SHARED_BUFFERS:-512kB}
 clients=${CLIENTS:-8}
 threads=${THREADS:-2}
 transactions=${TRANSACTIONS:-10000}   # of each client
+rounds=${ROUNDS:-1}                   # the workload is repeated so often
 seed=${SEED:-42}                      # of pgbench's random choices; timing still differs
-buffer_kb=${BUFFER_KB:-131072}        # trace buffer of each CPU; it must hold the whole run
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/record-pgbench.XXXXXX")
-tracefs=$work/tracefs
-instance=$tracefs/instances/highwater-$$
 data=$work/data
 scripts=$work/scripts
+recorder=
 
 as_user() { (cd "$work" && setpriv --reuid="$user" --regid="$user" --init-groups -- "$@"); }
 
 clean_up() {
     set +e
+    [ -n "$recorder" ] && kill -INT "$recorder" && wait "$recorder"
     [ -s "$data/postmaster.pid" ] && as_user "$pgbin/pg_ctl" -D "$data" -m immediate stop >"$work/stop.log"
-    [ -d "$instance" ] && rmdir "$instance"
-    mountpoint -q "$tracefs" && umount "$tracefs"
-    mountpoint -q "$tracefs" || rm -rf --one-file-system "$work"
+    rm -rf --one-file-system "$work"
 }
 trap clean_up EXIT
 
@@ -86,56 +84,54 @@ CONF
     as_user psql -h "$work" -q -c 'CHECKPOINT' bench
 }
 
-# --- the recording ------------------------------------------------------------------------------
-prepare_tracing() {
-    mkdir -p "$tracefs"
-    mount -t tracefs none "$tracefs"
-    mkdir "$instance"
-    echo 0 >"$instance/tracing_on"
-    echo mono >"$instance/trace_clock"
-    echo 0 >"$instance/options/overwrite" # a full buffer drops new events and counts them
-    echo 1 >"$instance/options/event-fork" # children of a traced process are traced
-    echo "$buffer_kb" >"$instance/buffer_size_kb"
-    local postmaster
-    postmaster=$(head -n 1 "$data/postmaster.pid")
-    echo "$postmaster $(pgrep -P "$postmaster" | tr '\n' ' ')" >"$instance/set_event_pid"
-    local event
-    for event in filemap/mm_filemap_get_pages ext4/ext4_da_write_end ext4/ext4_write_end; do
-        echo 1 >"$instance/events/$event/enable"
-    done
-}
-
 # Blocks of 8 KiB that the server has read from the kernel since its start, by its own count.
 blocks_read() { as_user psql -h "$work" -qAt -c 'SELECT sum(blks_read) FROM pg_stat_database' bench; }
 
-record() {
-    local before
-    before=$(blocks_read)
-    echo 1 >"$instance/tracing_on"
+workload() {
     as_user pgbench -h "$work" -n -c "$clients" -j "$threads" -t "$transactions" \
         --random-seed="$seed" -M prepared -s "$scale" \
         -f "$scripts/point.sql@70" -f "$scripts/transfer.sql@25" -f "$scripts/report.sql@5" bench \
-        2>"$work/bench.log"
-    echo 0 >"$instance/tracing_on"
-    cat "$instance/trace" >"$work/trace.txt"
-    local lost
-    lost=$(cat "$instance"/per_cpu/cpu*/stats | awk '/overrun|dropped/ { sum += $NF } END { print sum + 0 }')
-    if [ "$lost" -ne 0 ]; then
-        echo "$lost events lost: raise BUFFER_KB above $buffer_kb" >&2
-        exit 1
-    fi
-    echo "server's own count: $((2 * ($(blocks_read) - before))) pages read"
-    # Inodes by file, for the summary only.
-    find "$work" -xdev -type f -printf '%i %P\n' >"$work/inodes.txt"
+        2>>"$work/bench.log" | sed -n 's/^tps = \([0-9.]*\).*/transactions a second: \1/p'
 }
 
-python3 "$here/convert.py" test
+# --- the recording ------------------------------------------------------------------------------
+# Pages that the recording read from the database's relations: the files that blks_read counts.
+pages_recorded() {
+    tr '{' '\n' <"$work/summary.json" |
+        sed -n 's#.*/data/\(base\|global\)/[0-9/]*[0-9]\(_[a-z]*\)\?\(\.[0-9]*\)\?","read_pages":\([0-9]*\).*#\4#p' |
+        awk '{ sum += $1 } END { print sum + 0 }'
+}
+
+start_recording() {
+    "$highwater" record -o "$out" --pid "$(head -n 1 "$data/postmaster.pid")" --strict --json \
+        >"$work/summary.json" &
+    recorder=$!
+    for _ in $(seq 100); do
+        sleep 0.1
+        [ "$(stat -c %s "$out" 2>/dev/null || echo 0)" -gt 0 ] && kill -0 "$recorder" && break
+    done
+    sleep 0.5
+}
+
 chown "$user" "$work"
 chmod 755 "$work"
 write_scripts
 start_server
-prepare_tracing
-record
-python3 "$here/convert.py" encode "$work/trace.txt" "$work/trace.hwt" --names "$work/inodes.txt"
-zstd -q -f -19 "$work/trace.hwt" -o "$out"
-python3 "$here/convert.py" check "$out"
+if [ "${RECORD:-1}" = 1 ]; then
+    rm -f "$out"
+    start_recording
+fi
+before=$(blocks_read)
+for _ in $(seq "$rounds"); do
+    workload
+done
+counted=$((2 * ($(blocks_read) - before)))
+echo "server's own count: $counted pages read"
+if [ -n "$recorder" ]; then
+    kill -INT "$recorder"
+    wait "$recorder" || { recorder=; echo "highwater record failed" >&2; exit 1; }
+    recorder=
+    sed 's/"files":\[[^]]*\],//; s/^/summary: /' "$work/summary.json"
+    awk -v counted="$counted" -v recorded="$(pages_recorded)" 'BEGIN {
+        printf "recorded: %d pages read from relations, %+.3f %%\n", recorded, 100 * (recorded - counted) / counted }'
+fi

@@ -1,6 +1,7 @@
 //! The compact format: bytes that are a trace are written again as the same requests.
 //!
-//! The input is what follows the magic number.
+//! The input is what follows the magic number. A recording, version 2, is read, and its
+//! last page is looked up.
 #![no_main]
 
 use std::io::Cursor;
@@ -17,7 +18,20 @@ fn read(bytes: Vec<u8>) -> Option<Vec<Request>> {
     reader.collect::<Result<_, _>>().ok()
 }
 
+fn look_up(bytes: Vec<u8>) {
+    let options = ReaderOptions::default();
+    let mut reader = TraceReader::from_reader("input", Cursor::new(bytes), &options).unwrap();
+    let mut last = None;
+    while let Some(Ok(request)) = reader.next() {
+        last = Some(request.target);
+    }
+    if let (Some(recording), Some(Target::Pages { first, .. })) = (reader.recording(), last) {
+        assert!(recording.file_of_page(first).is_none_or(|(file, _)| file.name.len() <= 4096));
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
+    look_up([b"HWTRACE2", data].concat());
     let Some(requests) = read([b"HWTRACE1", data].concat()) else {
         return;
     };

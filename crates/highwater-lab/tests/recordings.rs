@@ -27,7 +27,7 @@ fn read(bytes: &[u8], lenient: Lenient) -> Answer {
     };
     let mut reader = TraceReader::from_reader("test", Cursor::new(bytes.to_vec()), &options)?;
     let mut requests = Vec::new();
-    while let Some(request) = reader.next() {
+    for request in reader.by_ref() {
         requests.push(request?);
     }
     let recording = reader.recording().unwrap().clone();

@@ -55,7 +55,7 @@ impl Recorded {
             source,
         };
         if !is_executable(&name) {
-            return Err(refuse(io::ErrorKind::NotFound.into()));
+            return Err(refuse(rustix::io::Errno::NOENT.into()));
         }
         let child = Command::new("/proc/self/exe")
             .arg(WAITER)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use highwater_host::accesses::{Access, FileKey, Kind, Names};
+use highwater_host::accesses::{Access, FileKey, Found, Kind, Names};
 use highwater_lab::trace::{FileId, FileNumber, Op, RecordingWriter, WriteError};
 
 /// Bytes of a page.
@@ -18,6 +18,9 @@ const TASKS_OF_A_FILE: usize = 8;
 
 /// Entries of directories that the search for names reads at the end.
 const SCAN_BUDGET: usize = 200_000;
+
+/// Entries of directories that are read before the recording. Chosen: some 50 ms.
+const EXPECTED_BUDGET: usize = 20_000;
 
 /// A file of the trace.
 #[derive(Debug)]
@@ -45,6 +48,15 @@ pub(super) struct Files {
 }
 
 impl Files {
+    /// Learns the files below these directories in advance: the processes of a command may end
+    /// before their open files can be seen, and lookups of reads reach beyond a file's end.
+    pub(super) fn expect(&mut self, roots: &[PathBuf]) {
+        let mut budget = EXPECTED_BUDGET;
+        for root in roots.iter().filter(|root| root.parent().is_some()) {
+            self.names.learn_tree(root, &mut budget);
+        }
+    }
+
     /// Writes an access, cut at the file's end.
     pub(super) fn push<W: Write>(
         &mut self,
@@ -83,7 +95,10 @@ impl Files {
         access: &Access,
         time_ns: u64,
     ) -> Result<usize, WriteError> {
-        if self.names.get(&access.file).is_none() && !self.learned.contains(&access.task) {
+        let is_known = |found: &Found| size(&found.path, &access.file).is_some();
+        let is_known = self.names.get(&access.file).is_some_and(is_known);
+        // A name from before the recording may be that of a removed file with the same inode.
+        if !is_known && !self.learned.contains(&access.task) {
             self.names.learn_task(access.task);
             self.learned.push(access.task);
         }
@@ -131,8 +146,10 @@ impl Files {
     pub(super) fn scan<W: Write>(&mut self, writer: &mut RecordingWriter<W>, roots: &[PathBuf]) {
         self.resolve(writer);
         let named = self.files.iter().filter_map(|file| file.path.as_deref());
-        let mut roots = roots.to_vec();
-        roots.extend(named.filter_map(Path::parent).map(Path::to_owned));
+        // Next to the files that have names, first.
+        let directories = named.filter_map(Path::parent).map(Path::to_owned);
+        let roots = directories.chain(roots.iter().cloned());
+        let roots: Vec<PathBuf> = roots.collect();
         let mut budget = SCAN_BUDGET;
         let mut scanned = Vec::new();
         for root in roots {
@@ -177,15 +194,17 @@ impl Traced {
             self.pages = self.pages.map(|pages| pages.max(end));
             return Some(access.count);
         }
-        let pages = self.pages?;
-        if end > pages && time_ns.saturating_sub(self.size_time_ns) >= SIZE_AGE_NS {
+        if self.pages.is_some_and(|pages| end > pages)
+            && time_ns.saturating_sub(self.size_time_ns) >= SIZE_AGE_NS
+        {
             self.size_time_ns = time_ns;
             let bytes = self.path.as_deref().and_then(|path| size(path, &self.key));
             let now = bytes.map(|bytes| bytes.div_ceil(PAGE_BYTES));
             self.pages = self.pages.max(now);
         }
-        let pages = self.pages?;
-        let count = end.min(pages).saturating_sub(access.first);
+        let count = end
+            .min(self.pages.unwrap_or(end))
+            .saturating_sub(access.first);
         (count > 0).then_some(count)
     }
 }

@@ -1,5 +1,5 @@
-//! `highwater record`: page-cache accesses of running programs, from the kernel's tracepoints into a
-//! trace that `replay` takes.
+//! `highwater record`: page-cache accesses of running programs, from the kernel's tracepoints into
+//! a trace that `replay` takes.
 
 mod child;
 mod files;

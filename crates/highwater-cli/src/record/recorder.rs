@@ -96,6 +96,9 @@ impl Recorder {
         let stream = instance.stream().map_err(RecordError::of_tracefs)?;
         let target = Target::new(arguments)?;
         instance.follow(&target.tasks()?)?;
+        let roots = roots_of_command(&arguments.command);
+        let mut files = Files::default();
+        files.expect(&roots);
         let (file, packing) = create(&arguments.output)?;
         let writer = RecordingWriter::new(file, packing, &about(&decoder, arguments))?;
         Ok(Self {
@@ -105,7 +108,7 @@ impl Recorder {
             target,
             events: Events {
                 decoder,
-                files: Files::default(),
+                files,
                 writer,
                 nr_events: 0,
                 lost: 0,
@@ -113,7 +116,7 @@ impl Recorder {
             },
             seconds: arguments.seconds,
             output: arguments.output.clone(),
-            roots: roots(&arguments.command),
+            roots: [roots, roots_of_system()].concat(),
             begin: Instant::now(),
             elapsed: Duration::ZERO,
         })
@@ -284,12 +287,20 @@ fn about(decoder: &Decoder, arguments: &RecordArguments) -> String {
     text
 }
 
-/// Returns where files of a command are searched: its arguments, and the working directory.
-fn roots(command: &[String]) -> Vec<PathBuf> {
+/// Returns the files and directories that a command names, and its working directory.
+fn roots_of_command(command: &[String]) -> Vec<PathBuf> {
     let paths = command.iter().map(PathBuf::from);
     let mut roots: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
     if !command.is_empty() {
         roots.extend(std::env::current_dir());
     }
+    roots
+}
+
+/// Returns the directories of programs and libraries.
+fn roots_of_system() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut roots: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    roots.extend(["/etc", "/lib", "/lib64", "/usr/lib"].map(PathBuf::from));
     roots
 }

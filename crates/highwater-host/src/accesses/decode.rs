@@ -282,8 +282,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the file of a page that became dirty. The event names the disk, not the device of the
-    /// file system: the access before, mostly the fault, knows the latter.
+    /// Returns the file of a page that became dirty. The event names the disk, not the device of
+    /// the file system: the access before, mostly the fault, knows the latter.
     fn dirtied(&self, task: u32, backing: &str, inode: u64) -> FileKey {
         let previous = self.previous.get(&task);
         if let Some(previous) = previous.filter(|previous| previous.file.inode == inode) {

@@ -1,0 +1,345 @@
+//! Promise: `highwater record` makes a trace of a program's page-cache accesses that `replay`
+//! takes, whole after Ctrl-C, readable after SIGKILL, and leaves no tracing behind.
+//!
+//! The tests that record need root and tracefs, and say so where they are skipped.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test that cannot set itself up has failed, or says why it is skipped"
+)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use highwater_host::tracefs::Tracefs;
+use highwater_lab::trace::{ReaderOptions, TraceReader};
+use serde_json::Value;
+
+use support::{Bench, run, text};
+
+/// Bytes of the file that the recorded commands read: 256 pages, the last of one byte.
+const BYTES: usize = 255 * 4096 + 1;
+const PAGES: u64 = 256;
+
+fn highwater() -> Command {
+    support::highwater(&[])
+}
+
+/// Returns a path in the test's directory.
+fn path_in(bench: &Bench, name: &str) -> PathBuf {
+    Path::new(&bench.dir()).join(name)
+}
+
+/// Returns whether this machine can record; says why not.
+fn can_record() -> bool {
+    let able = Tracefs::open().and_then(|tracefs| {
+        tracefs.format("filemap", "mm_filemap_get_pages")?;
+        tracefs.instance()
+    });
+    match able {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// Creates the file, in the kernel's cache.
+fn data(bench: &Bench) -> PathBuf {
+    let path = path_in(bench, "data file");
+    fs::write(&path, vec![7; BYTES]).unwrap();
+    path
+}
+
+fn record(bench: &Bench, options: &[&str], command: &[&str]) -> (Output, PathBuf) {
+    let trace = path_in(bench, "trace.hwt.zst");
+    let output = highwater()
+        .args(["record", "--json", "-o"])
+        .arg(&trace)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .current_dir(bench.dir())
+        .output()
+        .unwrap();
+    (output, trace)
+}
+
+fn summary(output: &Output) -> Value {
+    assert!(!output.stdout.is_empty(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Returns the summary's entry of a file.
+fn of_file<'a>(summary: &'a Value, path: &Path) -> &'a Value {
+    let path = fs::canonicalize(path).unwrap();
+    let files = summary["files"].as_array().unwrap();
+    let found = files
+        .iter()
+        .find(|file| file["name"].as_str() == path.to_str());
+    found.unwrap_or_else(|| panic!("no {} in {summary}", path.display()))
+}
+
+fn replay(trace: &Path, options: &[&str]) -> Output {
+    let arguments = ["replay", "--json", "--capacity", "8MiB", "--buffered"];
+    let mut command = highwater();
+    command.args(arguments).args(options).arg(trace);
+    command.output().unwrap()
+}
+
+/// Returns how many tracing instances this program's runs have left.
+fn instances() -> usize {
+    let tracefs = Tracefs::open().unwrap();
+    let entries = fs::read_dir(tracefs.root().join("instances")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    let of_dead = |name: &str| {
+        let process = name
+            .strip_prefix("highwater-")
+            .and_then(|name| name.split('-').next());
+        process.is_some_and(|process| fs::metadata(format!("/proc/{process}")).is_err())
+    };
+    names
+        .filter(|name| name.to_str().is_some_and(of_dead))
+        .count()
+}
+
+/// Goal: a recording has exactly the pages that a program read and wrote, under the files' names,
+/// and replays. Method: `cat` of a file with a buffer that reaches beyond its end.
+#[test]
+fn a_command_is_recorded_page_by_page() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    let (path, copy) = (data(&bench), path_in(&bench, "copy"));
+    let script = r#"cat "data file" > copy; cat "data file" > /dev/null"#;
+    let (output, trace) = record(&bench, &["--strict"], &["sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let summary = summary(&output);
+    assert_eq!(of_file(&summary, &path)["read_pages"], 2 * PAGES);
+    assert_eq!(of_file(&summary, &copy)["written_pages"], PAGES);
+    assert_eq!(summary["lost_events"], 0);
+    assert_eq!(summary["unknown_events"], 0);
+    let replayed = replay(&trace, &[]);
+    assert_eq!(
+        replayed.status.code(),
+        Some(0),
+        "{}",
+        text(&replayed.stderr)
+    );
+    let report: Value = serde_json::from_slice(&replayed.stdout).unwrap();
+    assert_eq!(report["page_accesses"], summary["page_accesses"]);
+    let mut reader = TraceReader::open(&trace, &ReaderOptions::default()).unwrap();
+    assert!(reader.by_ref().all(|request| request.is_ok()));
+    let recording = reader.recording().unwrap();
+    assert!(recording.is_complete() && recording.about().contains("mm_filemap_get_pages"));
+    let path = fs::canonicalize(&path).unwrap();
+    let mut names = recording.files().iter().map(|file| file.name.as_str());
+    assert!(names.any(|name| Some(name) == path.to_str()));
+    assert_eq!(instances(), 0);
+}
+
+/// Goal: the command's failure is the recording's, and the trace is whole.
+#[test]
+fn a_failed_command_is_reported() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    let (output, trace) = record(&bench, &[], &["sh", "-c", "exit 3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("ended with status 3"));
+    assert_eq!(replay(&trace, &[]).status.code(), Some(0));
+}
+
+/// Goal: lost events are counted, stored in the trace, and an error with `--strict`. Method: the
+/// smallest buffer, and a million lookups.
+#[test]
+fn lost_events_are_counted_and_stored() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    data(&bench);
+    let command = ["dd", "if=data file", "of=/dev/null", "bs=1", "status=none"];
+    let options = ["--strict", "--buffer", "64KiB"];
+    let (output, trace) = record(&bench, &options, &command);
+    let summary = summary(&output);
+    let lost = summary["lost_events"].as_u64().unwrap();
+    if lost == 0 {
+        return eprintln!("skipped: the recorder was as fast as a million lookups");
+    }
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("events were lost"));
+    let mut reader = TraceReader::open(&trace, &ReaderOptions::default()).unwrap();
+    assert!(reader.by_ref().all(|request| request.is_ok()));
+    assert_eq!(reader.recording().unwrap().lost_events(), lost);
+}
+
+/// Starts a recording of a shell loop that reads the file until it is killed, and waits until the
+/// trace holds accesses.
+fn start_loop(bench: &Bench, trace: &Path) -> Child {
+    data(bench);
+    let script = r#"echo $$ > pid; while :; do cat "data file"; done > /dev/null"#;
+    let child = highwater()
+        .args(["record", "--json", "-o"])
+        .arg(trace)
+        .args(["--", "sh", "-c", script])
+        .current_dir(bench.dir())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    let has_accesses = || {
+        let length = fs::metadata(trace).map_or(0, |metadata| metadata.len());
+        length > 2_000
+    };
+    while !has_accesses() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(120),
+            "no access was written"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+fn signal(name: &str, process: &str) {
+    let status = Command::new("kill").args([name, process]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Goal: Ctrl-C ends the recording and the command, and the trace is whole.
+#[test]
+fn ctrl_c_leaves_a_whole_trace() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    let trace = path_in(&bench, "trace.hwt");
+    let child = start_loop(&bench, &trace);
+    signal("-INT", &child.id().to_string());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(replay(&trace, &[]).status.code(), Some(0));
+    let loop_process = fs::read_to_string(path_in(&bench, "pid")).unwrap();
+    assert!(fs::metadata(format!("/proc/{}", loop_process.trim())).is_err());
+    assert_eq!(instances(), 0);
+}
+
+/// Goal: SIGKILL leaves a readable prefix, and the next recording removes the instance. Method:
+/// kill the recorder after its first seconds; replay strictly and leniently.
+#[test]
+fn a_killed_recording_leaves_a_readable_prefix() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    let trace = path_in(&bench, "trace.hwt.zst");
+    let mut child = start_loop(&bench, &trace);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let loop_process = fs::read_to_string(path_in(&bench, "pid")).unwrap();
+    signal("-KILL", loop_process.trim());
+    let strict = replay(&trace, &[]);
+    assert_eq!(strict.status.code(), Some(2));
+    let lenient = replay(&trace, &["--lenient"]);
+    assert_eq!(lenient.status.code(), Some(0), "{}", text(&lenient.stderr));
+    let report: Value = serde_json::from_slice(&lenient.stdout).unwrap();
+    assert!(report["page_accesses"].as_u64().unwrap() >= PAGES);
+    let (output, _) = record(&bench, &[], &["true"]);
+    assert_eq!((output.status.code(), instances()), (Some(0), 0));
+}
+
+/// Goal: a running process is recorded with its children, for a time. Method: a shell that waits
+/// for a line, and then reads the file.
+#[test]
+fn a_process_is_recorded_with_its_children() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    let path = data(&bench);
+    let mut shell = Command::new("sh")
+        .args(["-c", r#"while :; do cat "data file"; sleep 0.05; done"#])
+        .current_dir(bench.dir())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let trace = path_in(&bench, "trace.hwt");
+    let pid = shell.id().to_string();
+    let output = highwater()
+        .args(["record", "--json", "--seconds", "1.5", "--pid", &pid, "-o"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    let summary = summary(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let pages = of_file_by_end(&summary, path.file_name().unwrap().to_str().unwrap());
+    assert!(pages >= PAGES, "{summary}");
+    assert_eq!(replay(&trace, &[]).status.code(), Some(0));
+}
+
+/// Returns the pages read of the file whose name ends so, or, if it was never open when the
+/// recorder looked, of the unnamed file that was read most.
+fn of_file_by_end(summary: &Value, end: &str) -> u64 {
+    let files = summary["files"].as_array().unwrap();
+    let named = files
+        .iter()
+        .find(|file| file["name"].as_str().unwrap().ends_with(end));
+    named.unwrap_or(&files[0])["read_pages"].as_u64().unwrap()
+}
+
+/// Goal: bad input is refused with the reason, and leaves no file.
+#[test]
+fn bad_input_is_refused() {
+    let bench = Bench::new();
+    let trace = path_in(&bench, "trace.hwt");
+    let trace = trace.to_str().unwrap();
+    let cases: [(&[&str], &str); 6] = [
+        (&["record", "-o", trace], "--pid"),
+        (&["record", "--", "true"], "--output"),
+        (&["record", "-o", trace, "--pid", "0"], "--pid"),
+        (
+            &["record", "-o", trace, "--buffer", "1KiB", "--", "true"],
+            "64KiB to 1GiB",
+        ),
+        (
+            &["record", "-o", trace, "--seconds", "nan", "--", "true"],
+            "0.1 to 1000000",
+        ),
+        (
+            &["record", "-o", trace, "--pid", "1", "--", "true"],
+            "cannot be used",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let output = run(arguments);
+        let complaint = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(complaint.contains(expected), "{arguments:?}: {complaint}");
+    }
+    assert!(File::open(trace).is_err());
+    if can_record() {
+        for (target, expected) in [
+            (&["--cgroup", "/proc"][..], "control group"),
+            (&["--pid", "4194304"], "no process"),
+            (&["--", "no-such-command"], "no-such-command"),
+        ] {
+            let output = run(&[&["record", "-o", trace], target].concat());
+            let complaint = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{target:?}");
+            assert!(complaint.contains(expected), "{target:?}: {complaint}");
+        }
+        assert!(File::open(trace).is_err());
+    }
+}
