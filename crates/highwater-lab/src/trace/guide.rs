@@ -163,9 +163,9 @@ client, op, TTL. An object is as large as its key and value; ops as in csv.",
         format: Format::Highwater,
         record: "\
 binary, Highwater's own. Version 1: the magic, u64 records, u64 page accesses,
-then two LEB128 numbers a record. Version 2, which `highwater record` writes: the
-magic, then blocks of a kind, a u32 length and content: text, files and their
-names, places of their pages, records, lost events, the end (traces/README.md).",
+then two LEB128 numbers a record. Version 2, of `highwater record`: the magic,
+then blocks of a kind, a u32 length and content: text, files and their names,
+places of their pages, records, lost events, the end (traces/README.md).",
         examples: &[
             example(r"HWTRACE1\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\24\0\1\1", 2, 3),
             example(
