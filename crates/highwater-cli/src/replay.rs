@@ -42,6 +42,8 @@ Examples:
       two tenants on four threads, one of them limited
   zstdcat cluster52.zst | head -n 1000000 | highwater replay --format twitter -
       the beginning of a trace, from standard input
+  highwater replay --record flight.rec
+      also records groups, frames and locks ten times a second, for `highwater top flight.rec`
   highwater replay requests.csv --columns time=1,key=2,size=3,op=4
       a table without a header; `highwater formats` shows every format
 
@@ -122,6 +124,12 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 
+    /// Record the run in a ring file of 32 MiB, also for watching it while it runs
+    ///
+    /// A recording that is there is kept as FILE.old; any other file is left alone, with an error.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
     /// Show every column of the tables, however wide [default: those that fit 80 columns]
     #[arg(long, conflicts_with = "json")]
     wide: bool,
@@ -174,7 +182,12 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
     if let Err(refused) = limits::check_address_space(needed, remedy) {
         return unusable(format_args!("{refused}"));
     }
-    let replay = match Replay::prepare(&arguments.config()) {
+    let config = arguments.config();
+    let prepared = match &arguments.record {
+        Some(path) => Replay::prepare_recorded(&config, path),
+        None => Replay::prepare(&config),
+    };
+    let replay = match prepared {
         Ok(replay) => replay,
         Err(error) => return unusable(format_args!("{}", with_remedy(&error))),
     };

@@ -25,6 +25,7 @@
 //! | `engine` | the access loop and the final verification |
 //! | `in_flight` | the same with several reads in flight |
 //! | `manifest`, `latency`, `report`, `table` | the report |
+//! | `recording` | recording a run without background threads |
 
 mod backing;
 mod config;
@@ -36,6 +37,7 @@ mod latency;
 mod layout;
 mod report;
 mod manifest;
+mod recording;
 mod run;
 mod run_dir;
 mod schedule;

@@ -8,17 +8,19 @@
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use highwater::group::Limits;
 use highwater::lab::sync::StatCell;
 use highwater::topology::Topology;
 use highwater::units::{Bytes, GroupId, PAGE_BYTES};
-use highwater::{Access, Background, Backing, File, Group, Manager, Mapping};
+use highwater::{Access, Background, Backing, File, Group, Manager, Mapping, RecorderConfig};
 
 use super::backing::TenantFile;
 use super::error::{ManagerError, ReplayError};
 use super::manifest::Manifest;
+use super::recording::Ticker;
 use super::run_dir::RunDir;
 use super::schedule::Source;
 use super::versions::Versions;
@@ -34,6 +36,8 @@ pub struct Replay {
     pub(super) config: ReplayConfig,
     pub(super) manifest: Manifest,
     victims: Victims,
+    /// Records the run, if it has no background threads that do.
+    _ticker: Option<Ticker>,
     /// Declared last, so that it is dropped last, and removes the remaining files.
     _run_dir: RunDir,
 }
@@ -65,6 +69,15 @@ impl Replay {
         Self::prepare_with(config, |_, data| data)
     }
 
+    /// Builds the run, and records it at `record` for `highwater top`.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare`](Self::prepare), and when the recording cannot be created.
+    pub fn prepare_recorded(config: &ReplayConfig, record: &Path) -> Result<Self, ReplayError> {
+        Self::prepare_both(config, Some(record), |_, data| data)
+    }
+
     /// Builds the run with the caller's layer between the cache and each tenant's data file, for
     /// example one that injects faults.
     ///
@@ -73,6 +86,14 @@ impl Replay {
     /// As [`prepare`](Self::prepare).
     pub fn prepare_with(
         config: &ReplayConfig,
+        layer: impl FnMut(&str, Arc<dyn Backing>) -> Arc<dyn Backing>,
+    ) -> Result<Self, ReplayError> {
+        Self::prepare_both(config, None, layer)
+    }
+
+    fn prepare_both(
+        config: &ReplayConfig,
+        record: Option<&Path>,
         mut layer: impl FnMut(&str, Arc<dyn Backing>) -> Arc<dyn Backing>,
     ) -> Result<Self, ReplayError> {
         check(config)?;
@@ -81,7 +102,7 @@ impl Replay {
             source,
         };
         let run_dir = RunDir::create(&config.dir).map_err(in_dir)?;
-        let manager = build_manager(config)?;
+        let manager = build_manager(config, record)?;
         let victims = Victims::default();
         count_victims(&manager, &victims);
         let (mut tenants, mut sources) = (Vec::new(), Vec::new());
@@ -108,7 +129,10 @@ impl Replay {
         let counts = tenants.iter().map(|t| (t.group.id(), StatCell::new()));
         victims.get_or_init(|| counts.collect());
         run_dir.detach();
+        let ticker = record.filter(|_| config.threads == 1).map(|_| &manager);
+        let ticker = ticker.map(Ticker::start).transpose();
         Ok(Self {
+            _ticker: ticker.map_err(|e| ReplayError::Build(boxed(e)))?,
             manager,
             tenants,
             sources,
@@ -231,7 +255,7 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
 /// With several threads it has the machine's CPUs and a background thread. A single thread reclaims
 /// for itself and has one CPU, on any real CPU: otherwise the frames and charges that it leaves
 /// behind with each migration would make every run slightly different.
-fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
+fn build_manager(config: &ReplayConfig, record: Option<&Path>) -> Result<Manager, ReplayError> {
     let builder = Manager::builder()
         .capacity(config.capacity)
         .eviction_policy(config.policy)
@@ -244,6 +268,10 @@ fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
     let builder = match config.threads {
         1 => builder.topology(Topology::flat(1)),
         _ => builder.background(Background::Thread),
+    };
+    let builder = match record {
+        Some(path) => builder.recorder(path, RecorderConfig::default()),
+        None => builder,
     };
     builder.build().map_err(|e| ReplayError::Build(boxed(e)))
 }

@@ -516,7 +516,7 @@ impl Builder {
     /// # Cost
     ///
     /// The file is written in full at once, so that a disk without room is an error of
-    /// [`build`](Self::build). Then below 0.1 % of a CPU at 1,000 groups (`docs/measurements.md`),
+    /// [`build`](Self::build). Then about 0.1 % of a CPU at 1,000 groups (in a debug build),
     /// one system call for each record and one more for each tick, and no flush of statistics. The
     /// size of the file in the kernel's page cache.
     ///
