@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::io::Read;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flate2::read::GzDecoder;
 
@@ -11,6 +11,8 @@ use crate::groups::Groups;
 use crate::parse::{self, Counters, KernelVersion, Zone};
 use crate::process::{Effort, ProcessTable};
 use crate::root::{Missing, Root, RootError};
+use crate::traced::Traced;
+use crate::tracefs::{Tracefs, TracefsError};
 
 /// A value that is read at the first use.
 type Once<T> = OnceCell<Result<T, Missing>>;
@@ -28,6 +30,7 @@ pub struct Machine {
     recorded_s: Option<f64>,
     begun: Option<(Instant, Sample)>,
     interval: Option<Result<Interval, Missing>>,
+    traced: Option<Result<Traced, Missing>>,
     zones: Once<Vec<Zone>>,
     memory: Once<Counters>,
     processes: Once<ProcessTable>,
@@ -73,6 +76,7 @@ impl Machine {
             recorded_s: meta.interval_s,
             begun: None,
             interval: None,
+            traced: None,
             zones: Once::new(),
             memory: Once::new(),
             processes: Once::new(),
@@ -253,6 +257,41 @@ impl Machine {
             Some(ended) => ended.as_ref().map_err(Clone::clone),
             None => Err(Missing::new("needs two samples, with time between them")),
         }
+    }
+
+    /// Records events of the kernel for `time`, or until `is_interrupted`; see
+    /// [`Traced::collect`]. Does nothing on a recorded machine.
+    pub fn trace(&mut self, time: Duration, is_interrupted: &dyn Fn() -> bool) {
+        if !self.root.is_live() {
+            return;
+        }
+        let traced = Tracefs::open()
+            .and_then(|tracefs| Traced::collect(&tracefs, time, is_interrupted))
+            .map_err(|error| Self::untraced(&error));
+        self.traced = Some(traced);
+    }
+
+    /// The events of [`trace`](Self::trace).
+    ///
+    /// # Errors
+    ///
+    /// When nothing was recorded, or the system refused it.
+    pub fn traced(&self) -> Result<&Traced, Missing> {
+        match &self.traced {
+            Some(traced) => traced.as_ref().map_err(Clone::clone),
+            None if self.root.is_live() => Err(Missing::new("needs --trace and root")),
+            None => Err(Missing::new("needs a live machine, to trace its kernel")),
+        }
+    }
+
+    /// Why the kernel's events cannot be counted.
+    pub(crate) fn untraced(error: &TracefsError) -> Missing {
+        let right = if error.is_permission() {
+            "needs root: "
+        } else {
+            ""
+        };
+        Missing::new(format!("{right}{error}"))
     }
 
     fn sample(&self, suffix: &str) -> Sample {

@@ -25,6 +25,8 @@ Examples:
       the mechanism of check 2, and its formula with this machine's numbers
   highwater host --json --seconds 60
       as JSON, with events of a minute
+  highwater host --trace --explain 9
+      which memory locks are waited for, from 5 seconds of the kernel's own events
   highwater host --watch 30
       again each 30 seconds, until Ctrl-C
   highwater host --root /mnt/recorded
@@ -37,6 +39,12 @@ after Ctrl-C.";
 
 /// Interval at which a wait looks for a signal.
 const STEP: Duration = Duration::from_millis(20);
+
+/// Checks that need the kernel's events.
+const TRACED: [u8; 3] = [8, 9, 14];
+
+/// How long the kernel's events are recorded.
+const TRACE_TIME: Duration = Duration::from_secs(5);
 
 /// Arguments of `highwater host`.
 #[derive(Args, Debug)]
@@ -65,6 +73,10 @@ pub(crate) struct HostArguments {
         value_parser = clap::value_parser!(u32).range(1..=3600)
     )]
     watch: Option<u32>,
+
+    /// Record events of the kernel for 5 seconds, for checks 8, 9 and 14; needs root
+    #[arg(long, conflicts_with = "root")]
+    trace: bool,
 
     /// Read proc and sys below this directory, for a recorded machine
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -117,6 +129,13 @@ impl HostArguments {
                 return exit;
             }
             machine.end_interval();
+        }
+        if self.trace && checks.iter().any(|check| TRACED.contains(&check.nr)) {
+            machine.trace(TRACE_TIME, &|| signals.received().is_some());
+            if let Some(signal) = signals.received() {
+                complain(format_args!("interrupted"));
+                return Exit::Signal(signal);
+            }
         }
         let mut checked: Vec<Checked> = checks
             .into_iter()

@@ -1,8 +1,9 @@
 //! Check 14: flushes of group statistics. Needs the kernel's tracing.
 
 use super::{Check, threads};
-use crate::finding::Finding;
+use crate::finding::{Figure, Finding, Thresholds, Unit, float};
 use crate::machine::Machine;
+use crate::root::Missing;
 
 pub(super) const CHECK: Check = Check {
     nr: 14,
@@ -21,6 +22,41 @@ pub(super) const CHECK: Check = Check {
     advice: "read the statistics of fewer groups, or less often",
 };
 
-fn run(_machine: &Machine) -> Finding {
-    Finding::not_measurable("needs --trace and root")
+const THRESHOLDS: Thresholds = Thresholds::above(100.0, 1000.0);
+
+fn run(machine: &Machine) -> Finding {
+    Finding::of(measure(machine))
+}
+
+fn measure(machine: &Machine) -> Result<Finding, Missing> {
+    let traced = machine.traced()?;
+    let counted = traced.flushes.as_ref().map_err(Machine::untraced)?;
+    let flushes = counted.flushes();
+    let figure = Figure {
+        name: "flushes",
+        value: float(flushes) / traced.seconds,
+        // Every lost event may be a flush.
+        error: float(traced.lost_events) / traced.seconds,
+        unit: Unit::PerSecond,
+        thresholds: THRESHOLDS,
+    };
+    let most = counted.most();
+    let says = most.as_ref().map_or_else(
+        || "no flush".to_owned(),
+        |(of_task, name)| format!("{name} made {of_task} of {flushes}"),
+    );
+    let formula = format!(
+        "{flushes} flushes / {:.1} s; {} calls found fresh statistics",
+        traced.seconds,
+        counted.skipped()
+    );
+    let mut finding = Finding::judged(figure, says, formula)
+        .with("skipped_count", counted.skipped())
+        .with("lost_events_count", traced.lost_events);
+    if let Some((_, name)) = most {
+        finding = finding.with("task", name.clone()).advise(format!(
+            "let {name} read the statistics of fewer groups, or less often"
+        ));
+    }
+    Ok(finding)
 }

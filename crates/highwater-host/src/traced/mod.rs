@@ -91,6 +91,13 @@ impl Traced {
             flushes: counts.flushes,
         })
     }
+
+    /// The share of all events that were lost, from 0 to 1.
+    #[must_use]
+    pub fn lost_share(&self) -> f64 {
+        let all = self.lost_events.saturating_add(self.events);
+        crate::finding::share(self.lost_events, all)
+    }
 }
 
 /// The counts while they grow.
