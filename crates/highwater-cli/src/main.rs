@@ -9,6 +9,7 @@
 //! | 2 | bad input, an I/O error, or memory that a limit refused: no result |
 //! | 128 + n | ended by signal n: 130 for Ctrl-C, 134 for an abort, which is a bug |
 
+mod curve;
 mod formats;
 mod host;
 mod knob_arg;
@@ -74,6 +75,8 @@ enum Command {
     /// Wait to be traced, then run a command: started by `record` itself.
     #[command(name = record::WAITER, hide = true)]
     RecordWaiter(record::WaiterArguments),
+    /// Draw miss-ratio curves: how much memory a trace needs, and which policy.
+    Curve(curve::CurveArguments),
     /// Show the trace formats, each with an example to paste.
     Formats(formats::FormatsArguments),
 }
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Command::Host(arguments) => host::run(arguments),
         Command::Record(arguments) => record::run(arguments),
         Command::RecordWaiter(arguments) => record::wait_and_exec(arguments),
+        Command::Curve(arguments) => curve::run(arguments),
         Command::Formats(arguments) => formats::run(arguments),
     };
     // The hook has printed the message.

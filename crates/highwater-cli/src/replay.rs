@@ -313,7 +313,7 @@ impl ReplayArguments {
 }
 
 /// Returns the tenant of a run without arguments.
-fn shipped() -> TenantConfig {
+pub(crate) fn shipped() -> TenantConfig {
     TenantConfig {
         name: "pgbench".to_owned(),
         trace: TraceInput::Embedded {
@@ -326,7 +326,7 @@ fn shipped() -> TenantConfig {
 }
 
 /// Returns the input for a trace on the command line.
-fn input(path: &Path) -> TraceInput {
+pub(crate) fn input(path: &Path) -> TraceInput {
     if path == Path::new(STANDARD_INPUT) {
         TraceInput::StandardInput
     } else {
@@ -335,7 +335,7 @@ fn input(path: &Path) -> TraceInput {
 }
 
 /// Returns the file's name up to its first dot: `P3` for `traces/P3.lis.zst`.
-fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     if path == Path::new(STANDARD_INPUT) {
         return "stdin".to_owned();
     }

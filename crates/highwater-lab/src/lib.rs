@@ -7,6 +7,8 @@ pub mod baselines;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
+pub mod curve;
+#[cfg(not(loom))]
 pub mod experiments;
 #[cfg(not(loom))]
 pub mod models;

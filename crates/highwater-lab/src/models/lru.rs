@@ -147,13 +147,13 @@ impl Lru {
 }
 
 /// Builds [`PageHasher`]s.
-pub(super) type PageHashers = BuildHasherDefault<PageHasher>;
+pub(crate) type PageHashers = BuildHasherDefault<PageHasher>;
 
 /// Mixes a page number by one multiplication, whose upper half is folded into the lower. No
 /// adversary chooses page numbers here, and the standard hasher would take most of the model's
 /// time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PageHasher(u64);
+pub(crate) struct PageHasher(u64);
 
 impl Hasher for PageHasher {
     fn finish(&self) -> u64 {

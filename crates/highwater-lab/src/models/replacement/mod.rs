@@ -89,6 +89,29 @@ impl Algorithm {
         }
     }
 
+    /// Creates an empty cache of `capacity` pages for the pages `0 .. footprint`, in which the
+    /// accesses need not be known beforehand.
+    ///
+    /// # Panics
+    ///
+    /// When `capacity` is 0, and for Belady's, which knows the future.
+    #[must_use]
+    pub fn online(self, capacity: usize, footprint: usize) -> Box<dyn Replacement> {
+        assert!(capacity > 0, "a cache of no pages");
+        match self {
+            Self::Lru => Box::new(lru::Lru::new(capacity, footprint)),
+            Self::Fifo => Box::new(lru::Fifo::new(capacity, footprint)),
+            Self::Clock => Box::new(clock::Clock::new(capacity, footprint)),
+            Self::Sieve => Box::new(sieve::Sieve::new(capacity, footprint)),
+            Self::S3Fifo => Box::new(s3_fifo::S3Fifo::new(capacity, footprint)),
+            Self::TwoQ => Box::new(two_q::TwoQ::new(capacity, footprint)),
+            Self::Arc => Box::new(arc::Arc::new(capacity, footprint)),
+            Self::Car => Box::new(car::Car::new(capacity, footprint)),
+            Self::Balanced => Box::new(balanced::Balanced::new(capacity, footprint)),
+            Self::Belady => panic!("Belady's algorithm needs the whole trace"),
+        }
+    }
+
     /// Returns the misses of a cache of `capacity` pages, empty at first, on `trace`.
     ///
     /// # Panics

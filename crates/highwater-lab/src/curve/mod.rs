@@ -1,0 +1,43 @@
+//! Miss-ratio curves: the share of accesses that miss, by the size of the cache, for each policy.
+//!
+//! One pass over a trace takes a spatial sample: every access to about 8,192 of its pages. Caches
+//! over the sample behave as caches over the trace that are larger by the same factor. LRU needs
+//! stack distances, one pass over the sample for all sizes; each other policy is simulated over the
+//! sample at each size, by the exact model of [`models`](crate::models). A trace of no more pages
+//! is its own sample, and its curves are exact.
+//!
+//! The models know each access, as the manager's policies do not: those read marks later, in
+//! clusters. `highwater lab policies --real` compares the two.
+//!
+//! | file | part |
+//! |---|---|
+//! | `sample`, `stream` | the sample, in bounded memory |
+//! | `distance` | stack distances |
+//! | `profile` | miss ratios, from misses in the sample |
+//! | `config`, `run`, `pages` | from traces to curves |
+//! | `meaning`, `split` | what the curves say |
+//! | `report`, `table` | the result, for programs and for people |
+
+mod config;
+mod distance;
+mod error;
+mod meaning;
+mod pages;
+pub mod profile;
+mod report;
+mod run;
+mod sample;
+mod split;
+mod stream;
+mod table;
+
+pub use config::{
+    CurveConfig, NR_OF_MANAGER, NR_SIZES, NR_SIZES_MAX, POLICIES, Sizes, policy_name,
+};
+pub use distance::StackDistances;
+pub use error::CurveError;
+pub use pages::each_page;
+pub use report::{Curve, CurveReport, Mode, Point, Share, Split, TenantCurves, Winner};
+pub use run::run;
+pub use sample::{SAMPLES_MAX, Sample, Sampler};
+pub use table::Table;

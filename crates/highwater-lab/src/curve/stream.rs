@@ -1,0 +1,113 @@
+//! The accesses to sampled pages, in order: two bytes each, in a small buffer and an unlinked
+//! temporary file.
+//!
+//! Invariant: memory is two buffers of [`BUFFER`] bytes at most, whatever the length. A stream that
+//! fits one buffer never touches the disk.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes of the buffer. Chosen: large enough that a system call costs nothing beside its accesses.
+pub(super) const BUFFER: usize = 1 << 16;
+
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<u16>();
+
+/// A sequence of slots that is written once and read several times.
+#[derive(Debug)]
+pub(super) struct Stream {
+    dir: PathBuf,
+    buffer: Vec<u8>,
+    /// The entries before those of the buffer.
+    file: Option<File>,
+    len: u64,
+}
+
+impl Stream {
+    /// Creates an empty stream; its file, once it needs one, is in `dir`.
+    pub(super) fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            buffer: Vec::with_capacity(BUFFER),
+            file: None,
+            len: 0,
+        }
+    }
+
+    /// Returns the directory of its file.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the number of entries.
+    pub(super) const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns the bytes of memory that the stream holds, with the buffer of a reader.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.buffer.capacity() + BUFFER
+    }
+
+    /// Adds an entry.
+    pub(super) fn push(&mut self, slot: u16) -> io::Result<()> {
+        if self.buffer.len() == BUFFER {
+            let file = match &mut self.file {
+                Some(file) => file,
+                None => self.file.insert(tempfile::tempfile_in(&self.dir)?),
+            };
+            file.write_all(&self.buffer)?;
+            self.buffer.clear();
+        }
+        self.buffer.extend_from_slice(&slot.to_le_bytes());
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Calls `visit` with each entry, in order.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(u16)) -> io::Result<()> {
+        if let Some(mut file) = self.file.as_ref() {
+            let mut bytes = vec![0; BUFFER];
+            file.seek(SeekFrom::Start(0))?;
+            // Whole buffers were written.
+            let nr_buffers = self.len.div_ceil((BUFFER / ENTRY) as u64) - 1;
+            for _ in 0..nr_buffers {
+                file.read_exact(&mut bytes)?;
+                entries(&bytes).for_each(&mut visit);
+            }
+        }
+        entries(&self.buffer).for_each(visit);
+        Ok(())
+    }
+}
+
+fn entries(bytes: &[u8]) -> impl Iterator<Item = u16> {
+    let (entries, _) = bytes.as_chunks::<ENTRY>();
+    entries.iter().map(|bytes| u16::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: a stream returns its entries, in memory and on disk. Method: lengths around those at
+    // which the buffer is full, read twice.
+    #[test]
+    fn entries_come_back_in_order() {
+        let whole = BUFFER / ENTRY;
+        for len in [0, 1, whole - 1, whole, whole + 1, 2 * whole, 2 * whole + 7] {
+            let mut stream = Stream::new(&std::env::temp_dir());
+            let written = (0..len).map(|at| u16::try_from(at % 60_000).unwrap());
+            written.clone().for_each(|slot| stream.push(slot).unwrap());
+            for _ in 0..2 {
+                let mut read = Vec::new();
+                stream.for_each(|slot| read.push(slot)).unwrap();
+                assert!(read.iter().copied().eq(written.clone()), "{len} entries");
+            }
+            assert_eq!(stream.len(), len as u64);
+            assert_eq!(stream.file.is_some(), len > whole);
+            assert!(stream.memory_bytes() <= 2 * BUFFER);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Promise: a miss-ratio curve is that of exact replays, for each policy: exactly for a trace that
+//! fits the sample, closely for others.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::fmt::Write as _;
+use std::fs;
+
+use fastrand::Rng;
+use highwater::units::{Bytes, Pages};
+use highwater_lab::control::Control;
+use highwater_lab::curve::{
+    CurveConfig, CurveError, CurveReport, Mode, POLICIES, SAMPLES_MAX, Sizes, TenantCurves, run,
+};
+use highwater_lab::replay::{TenantConfig, TraceInput};
+use highwater_lab::trace::{Format, ReaderOptions};
+
+/// A folder with a trace.
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(pages: &[u64]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut text = String::new();
+        for page in pages {
+            writeln!(text, "{page}").unwrap();
+        }
+        fs::write(folder.path().join("trace"), text).unwrap();
+        Self { folder }
+    }
+
+    fn config(&self, mode: Mode) -> CurveConfig {
+        let tenant = TenantConfig {
+            name: "made".to_owned(),
+            trace: TraceInput::File(self.folder.path().join("trace")),
+            options: ReaderOptions {
+                format: Some(Format::Lirs),
+                ..ReaderOptions::default()
+            },
+            max: None,
+        };
+        CurveConfig {
+            tenants: vec![tenant],
+            policies: POLICIES.map(|(policy, _)| policy).to_vec(),
+            sizes: Sizes::Ladder(20),
+            mode,
+            total: None,
+            seed: 1,
+            dir: self.folder.path().to_owned(),
+        }
+    }
+
+    fn drawn(&self, config: &CurveConfig) -> TenantCurves {
+        let CurveReport { mut tenants, .. } = run(config, &Control::default()).unwrap();
+        let left = fs::read_dir(self.folder.path()).unwrap().count();
+        assert_eq!(left, 1, "temporary files are unlinked");
+        tenants.remove(0)
+    }
+}
+
+/// Draws pages `0 .. footprint`, low ones much more often, with some scans.
+fn skewed(seed: u64, footprint: u64, accesses: usize) -> Vec<u64> {
+    let mut rng = Rng::with_seed(seed);
+    let mut pages = Vec::new();
+    while pages.len() < accesses {
+        let first = rng.u64(..footprint).min(rng.u64(..footprint));
+        let first = first.min(rng.u64(..footprint));
+        let run = if rng.u8(..50) == 0 {
+            rng.u64(1..200)
+        } else {
+            1
+        };
+        pages.extend((first..first + run).map(|page| page % footprint));
+    }
+    pages
+}
+
+fn mean_error(a: &TenantCurves, b: &TenantCurves, policy: &str) -> f64 {
+    let [a, b] = [a, b].map(|it| it.curves.iter().find(|it| it.policy == policy).unwrap());
+    let pairs = || a.points.iter().zip(&b.points);
+    assert!(pairs().all(|(a, b)| a.size_bytes == b.size_bytes));
+    let errors = pairs().map(|(a, b)| (a.miss_ratio - b.miss_ratio).abs());
+    errors.sum::<f64>() / a.points.len() as f64
+}
+
+/// Goal: a trace that fits the sample has exact curves. Method: both modes on random traces, one
+/// of which fits exactly.
+#[test]
+fn a_sample_of_every_page_is_exact() {
+    for (seed, footprint) in [(1, 30), (2, 700), (3, SAMPLES_MAX as u64)] {
+        let mut pages = skewed(seed, footprint, 12_000);
+        pages.extend(0..footprint);
+        let bench = Bench::new(&pages);
+        let [sampled, exact] = [Mode::Sampled, Mode::Exact].map(|mode| {
+            let drawn = bench.drawn(&bench.config(mode));
+            assert_eq!(drawn.footprint_bytes, Pages(footprint).bytes().0);
+            assert_eq!(drawn.page_accesses, pages.len() as u64);
+            drawn
+        });
+        assert!(sampled.sample_ratio >= 1.0);
+        for (_, policy) in POLICIES {
+            let error = mean_error(&sampled, &exact, policy);
+            assert!(error < 1e-12, "seed {seed}, {policy}: {error}");
+        }
+    }
+}
+
+/// Goal: a trace of more pages has nearly the exact curves. Method: a skewed trace and a loop, ten
+/// times the sample, at the sizes that were sampled; a loop's LRU curve is a cliff, so that sizes
+/// next to its end are left out.
+#[test]
+fn a_larger_trace_is_nearly_exact() {
+    let footprint = 10 * SAMPLES_MAX as u64;
+    let looped = (0..4 * footprint).map(|page| page % footprint);
+    for (name, pages) in [
+        ("skewed", skewed(4, footprint, 400_000)),
+        ("loop", looped.collect()),
+    ] {
+        let bench = Bench::new(&pages);
+        let shares = [1, 2, 5, 10, 20, 35, 50, 70, 90, 120];
+        let size = |share| Bytes(footprint * 4096 / 100 * share / 4096 * 4096);
+        let sizes = Sizes::Given(shares.map(size).to_vec());
+        let [sampled, exact] = [Mode::Sampled, Mode::Exact].map(|mode| {
+            let config = CurveConfig {
+                sizes: sizes.clone(),
+                ..bench.config(mode)
+            };
+            bench.drawn(&config)
+        });
+        assert!(sampled.sample_ratio < 0.15 && sampled.sampled_pages == SAMPLES_MAX as u64);
+        let [found, expected] = [&sampled, &exact].map(|it| it.footprint_bytes as f64);
+        assert!(
+            (found / expected - 1.0).abs() < 0.02,
+            "{found} of {expected}"
+        );
+        for (_, policy) in POLICIES {
+            let error = mean_error(&sampled, &exact, policy);
+            assert!(error < 0.01, "{name}, {policy}: {error}");
+        }
+    }
+}
+
+/// Goal: the ends of what a trace can be. Method: one page, a page once, sizes beyond the
+/// footprint, and no page at all.
+#[test]
+fn the_smallest_traces() {
+    let once = Bench::new(&[77]);
+    let drawn = once.drawn(&once.config(Mode::Sampled));
+    assert_eq!(drawn.footprint_bytes, 4096);
+    for curve in &drawn.curves {
+        assert_eq!(curve.points.len(), 1, "{}", curve.policy);
+        assert_eq!(curve.points[0].miss_ratio.to_bits(), 1.0_f64.to_bits());
+    }
+    let often = Bench::new(&[77; 100]);
+    let config = CurveConfig {
+        sizes: Sizes::Given(vec![Bytes(4096), Bytes(1 << 40)]),
+        ..often.config(Mode::Sampled)
+    };
+    for curve in &often.drawn(&config).curves {
+        for point in &curve.points {
+            assert!((point.miss_ratio - 0.01).abs() < 1e-12, "{}", curve.policy);
+        }
+        assert_eq!(curve.within_1_percent_bytes, 4096);
+    }
+    let none = Bench::new(&[]);
+    let error = run(&none.config(Mode::Sampled), &Control::default()).unwrap_err();
+    assert!(matches!(error, CurveError::NoRecord { .. }), "{error}");
+}
+
+/// Goal: the same trace and seed give the same curves; another seed takes other pages.
+#[test]
+fn curves_repeat_exactly() {
+    let bench = Bench::new(&skewed(5, 20_000, 60_000));
+    let config = bench.config(Mode::Sampled);
+    let first = bench.drawn(&config);
+    assert_eq!(first, bench.drawn(&config));
+    let other = bench.drawn(&CurveConfig { seed: 2, ..config });
+    assert_ne!(first.curves, other.curves);
+}
+
+/// Goal: a run that is told to stop ends with an error, and leaves nothing.
+#[test]
+fn a_run_can_be_stopped() {
+    let bench = Bench::new(&skewed(6, 2_000, 5_000));
+    let control = Control::default();
+    control.stop();
+    let error = run(&bench.config(Mode::Sampled), &control).unwrap_err();
+    assert!(matches!(error, CurveError::Interrupted), "{error}");
+    assert_eq!(fs::read_dir(bench.folder.path()).unwrap().count(), 1);
+}
