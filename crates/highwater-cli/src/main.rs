@@ -20,6 +20,7 @@ mod record;
 mod replay;
 mod signals;
 mod tenant_arg;
+mod top;
 mod watch;
 
 use std::panic;
@@ -77,6 +78,8 @@ enum Command {
     RecordWaiter(record::WaiterArguments),
     /// Draw miss-ratio curves: how much memory a trace needs, and which policy.
     Curve(curve::CurveArguments),
+    /// Show a recording of a running or ended program: groups, reclaim, pressure, victims.
+    Top(top::TopArguments),
     /// Show the trace formats, each with an example to paste.
     Formats(formats::FormatsArguments),
 }
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Record(arguments) => record::run(arguments),
         Command::RecordWaiter(arguments) => record::wait_and_exec(arguments),
         Command::Curve(arguments) => curve::run(arguments),
+        Command::Top(arguments) => top::run(arguments),
         Command::Formats(arguments) => formats::run(arguments),
     };
     // The hook has printed the message.

@@ -1,0 +1,237 @@
+//! Promise: `highwater top` shows a recording as text, JSON, a picture and in a terminal, refuses
+//! other files with a message that says why, and leaves the terminal as it was.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot set itself up has failed, and a skipped one says why"
+)]
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use highwater::{Bytes, Limits, Manager, RecorderConfig};
+use serde_json::Value;
+
+use support::{Bench, highwater, run, text};
+
+/// Time limit of each wait: far more than a busy machine needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Records a tree of groups that hold memory, two marks, and an orderly end.
+fn recorded(bench: &Bench) -> String {
+    let path = bench.path("run.hwr");
+    let mut config = RecorderConfig::default();
+    config.size = Bytes::mib(1);
+    let manager = Manager::builder()
+        .capacity(Bytes::mib(16))
+        .recorder(&path, config)
+        .build()
+        .unwrap();
+    let limits = Limits::max(Bytes::mib(8)).with_low(Bytes::mib(2));
+    let tenant = manager.root().child("tenant-a", limits).unwrap();
+    let query = tenant.child("query-42", Limits::default()).unwrap();
+    let held = query.charge(Bytes::mib(3)).unwrap();
+    manager.mark("load starts");
+    manager.record_tick();
+    manager.mark("deploy 41");
+    manager.record_tick();
+    drop(held);
+    path
+}
+
+fn refused(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty());
+    assert!(!said.contains("internal error"), "{said}");
+    said
+}
+
+/// Goal: scripts get a screen, an object and a picture of the same recording.
+#[test]
+fn scripts_get_text_json_and_a_picture() {
+    let bench = Bench::new();
+    let file = recorded(&bench);
+    let output = run(&["top", &file, "--once", "--charset", "ascii"]);
+    let screen = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        screen.contains("ENDED") && screen.contains("query-42"),
+        "{screen}"
+    );
+    assert_eq!(screen.lines().count(), 24);
+    assert!(screen.is_ascii() && screen.lines().all(|line| line.len() <= 80));
+    let marks = run(&[
+        "top", &file, "--once", "--pane", "marks", "--size", "120x40",
+    ]);
+    let marks = text(&marks.stdout);
+    assert!(
+        marks.contains("deploy 41") && marks.lines().count() == 40,
+        "{marks}"
+    );
+
+    let output = run(&["top", &file, "--json"]);
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let groups = object["groups"].as_array().unwrap();
+    let is_query = |group: &&Value| group["path"] == "/tenant-a/query-42";
+    let query = groups.iter().find(is_query).unwrap();
+    let used = &query["peak_bytes"];
+    assert!(used["low"].as_u64() <= Some(3 << 20) && used["high"].as_u64() >= Some(3 << 20));
+    assert_eq!(object["recording"]["has_ended"], true);
+
+    let picture = bench.path("top.svg");
+    let output = run(&["top", &file, "--svg", &picture]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(fs::read_to_string(picture).unwrap().starts_with("<svg"));
+}
+
+/// Goal: a file that is no recording, and a screen without a terminal, are told apart and told.
+#[test]
+fn other_files_and_no_terminal_are_refused() {
+    let bench = Bench::new();
+    let file = recorded(&bench);
+    let missing = refused(&["top", &bench.path("missing")]);
+    assert!(
+        missing.contains("cannot open") && missing.contains("missing"),
+        "{missing}"
+    );
+    let empty = refused(&["top", &bench.write("empty", "")]);
+    assert!(empty.contains("is no recording"), "{empty}");
+    let other = refused(&["top", &bench.write("trace.csv", "time,key\n0,1\n")]);
+    assert!(other.contains("is no recording"), "{other}");
+    let mut bytes = fs::read(&file).unwrap();
+    // The version follows the eight bytes of the magic number.
+    bytes[8] = 9;
+    let version = refused(&["top", &bench.write("later.hwr", bytes)]);
+    assert!(version.contains("version 9"), "{version}");
+    refused(&["top", &bench.dir()]);
+    let terminal = refused(&["top", &file]);
+    assert!(
+        terminal.contains("--once") && terminal.contains("no terminal"),
+        "{terminal}"
+    );
+    let size = refused(&["top", &file, "--once", "--size", "80"]);
+    assert!(size.contains("80x24"), "{size}");
+    let at = refused(&["top", &file, "--json", "--at=-1"]);
+    assert!(at.contains("seconds from 0 on"), "{at}");
+    let picture = refused(&["top", &file, "--svg", &bench.path("none/top.svg")]);
+    assert!(picture.contains("cannot write"), "{picture}");
+}
+
+/// A terminal of 80x24 in a tmux server of its own.
+struct Tmux {
+    socket: String,
+}
+
+impl Tmux {
+    /// `None`, with a printed reason, where tmux is missing.
+    fn start(bench: &Bench, script: &str) -> Option<Self> {
+        let tmux = Self {
+            socket: bench.path("tmux"),
+        };
+        let command = format!("sh {script}");
+        let size = ["-x", "80", "-y", "24"];
+        let started = tmux
+            .command(&["-f", "/dev/null", "new-session", "-d"])
+            .args(size)
+            .arg(command)
+            .env("LC_ALL", "C.UTF-8")
+            .output();
+        match started {
+            Ok(output) if output.status.success() => Some(tmux),
+            Ok(output) => {
+                println!("skipped: tmux does not start: {}", text(&output.stderr));
+                None
+            }
+            Err(e) => {
+                println!("skipped: tmux is not installed: {e}");
+                None
+            }
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("tmux");
+        command.args(["-S", &self.socket]).args(arguments);
+        command
+    }
+
+    fn screen(&self) -> String {
+        let output = self.command(&["capture-pane", "-p"]).output().unwrap();
+        text(&output.stdout)
+    }
+
+    fn press(&self, keys: &[&str]) {
+        let mut command = self.command(&["send-keys"]);
+        assert!(command.args(keys).status().unwrap().success());
+    }
+
+    fn wait_for(&self, wanted: &str) {
+        let end = Instant::now() + PATIENCE;
+        while !self.screen().contains(wanted) {
+            assert!(Instant::now() < end, "no {wanted:?} in\n{}", self.screen());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _ = self.command(&["kill-server"]).output();
+    }
+}
+
+/// Goal: keys work in a real terminal, and its state is the same after `q`, Ctrl-C and a panic.
+/// Method: a script in tmux that compares `stty -g` before and after.
+#[test]
+fn the_terminal_is_restored_after_every_end() {
+    let cases: [(&str, &[&str], &str); 3] = [
+        ("", &["q"], "status 0 restored"),
+        ("", &["C-c"], "status 130 restored"),
+        ("--panic-at-key", &["x"], "status 2 restored"),
+    ];
+    for (option, keys, end) in cases {
+        let bench = Bench::new();
+        let file = recorded(&bench);
+        let program = highwater(&[]).get_program().to_str().unwrap().to_owned();
+        let script = format!(
+            "before=$(stty -g)\necho begin\n'{program}' top '{file}' {option}\nstatus=$?\n\
+             [ \"$(stty -g)\" = \"$before\" ] && state=restored || state=changed\n\
+             echo \"status $status $state\"\nsleep 600\n"
+        );
+        let script = bench.write("script.sh", script);
+        let Some(tmux) = Tmux::start(&bench, &script) else {
+            return;
+        };
+        tmux.wait_for("query-42");
+        if option.is_empty() {
+            tmux.press(&["6"]);
+            tmux.wait_for("deploy 41");
+            tmux.press(&["1", "/", "query", "Enter"]);
+            tmux.wait_for("/query (Esc clears)");
+            tmux.press(&["?"]);
+            tmux.wait_for("any key closes the help");
+            tmux.press(&["x"]);
+            tmux.wait_for("[1 groups]");
+        }
+        tmux.press(keys);
+        tmux.wait_for(end);
+        let screen = tmux.screen();
+        // The alternate screen is left: the shell's own lines are there again.
+        assert!(
+            screen.contains("begin") && !screen.contains("GROUP"),
+            "{screen}"
+        );
+        assert_eq!(
+            screen.contains("internal error"),
+            !option.is_empty(),
+            "{screen}"
+        );
+    }
+}
