@@ -29,6 +29,7 @@ use super::manifest::TraceReport;
 use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes};
 use super::schedule::{self, Access, Source};
 use super::setup::{Replay, Tenant, boxed};
+use super::timeline;
 use super::versions::Versions;
 use crate::control::Control;
 use crate::report::text::to_f64;
@@ -103,7 +104,14 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
     lay_out(run, control)?;
     let start = Instant::now();
     let latencies = LatencyBook::new(run.manifest.threads);
-    let mut counts = access_all(run, control, &latencies)?;
+    run.victims.start();
+    let work = || access_all(run, control, &latencies);
+    let (mut counts, timeline) = if run.is_observed {
+        let (counts, timeline) = timeline::beside(run, control, work)?;
+        (counts?, Some(timeline))
+    } else {
+        (work()?, None)
+    };
     let elapsed = start.elapsed();
     let cached = run.tenants.iter().map(|t| t.data.kernel_cached());
     let kernel_cached = cached.sum::<Option<Bytes>>();
@@ -116,13 +124,18 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
     }
     let bad_records = run.tenants.iter().zip(&run.sources);
     let bad_records = bad_records.map(|(t, source)| (t.name.clone(), source.bad_records()));
-    let mut report = report(run, &counts, &latencies.total(), elapsed, tenants);
+    let latencies = latencies.total();
+    let mut report = report(run, &counts, &latencies, elapsed, tenants);
     report.kernel_cached_bytes = kernel_cached.map(|cached| cached.0);
     Ok(Outcome {
         report,
         mismatches: counts.failures.shown,
         bad_records: bad_records.filter(|(_, count)| *count > 0).collect(),
         footprint_pages: run.tenants.iter().map(|t| t.data.laid_out()).sum(),
+        hit_latencies: latencies.hits.curve(),
+        miss_latencies: latencies.misses.curve(),
+        victims: run.victims.records(),
+        timeline,
     })
 }
 
@@ -394,7 +407,7 @@ fn tenant_report(run: &Replay, tenant: &Tenant, tally: Tally, trace: TraceReport
         peak_bytes: tenant.group.peak().value.0,
         max_bytes: tenant.max.map(|max| max.0),
         max_events: tenant.group.events().max,
-        victims: run.victims_of(tenant),
+        victims: run.victims.of(tenant.group.id()),
     }
 }
 

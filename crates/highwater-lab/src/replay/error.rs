@@ -166,6 +166,12 @@ pub enum ReplayError {
         /// The system's error.
         source: io::Error,
     },
+    /// The thread that takes points over time could not be started.
+    #[error("cannot start the thread that observes the run: {source}")]
+    Sampler {
+        /// The system's error.
+        source: io::Error,
+    },
     /// A worker met a broken invariant. The panic's message went to standard error.
     #[error("a worker thread panicked: this is a bug in Highwater, please report it")]
     WorkerPanicked,

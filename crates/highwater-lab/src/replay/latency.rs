@@ -29,6 +29,9 @@ const SHARDS: usize = 32;
 /// Latencies that a thread keeps before it adds them. Chosen: 4 KiB, and a lock for every 256.
 const KEPT: usize = 256;
 
+/// Ratio of neighbouring points of a [`LatencyCurve`]. Chosen: 30 points a decade.
+const STEP: f64 = 1.08;
+
 /// Outcome of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
@@ -141,6 +144,15 @@ pub struct LatencySummary {
     pub max: f64,
 }
 
+/// A distribution of latencies, as the number of accesses that took at most so long.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LatencyCurve {
+    /// Latencies, ascending, at most 8 % apart where accesses lie between them.
+    pub at_most_us: Vec<f64>,
+    /// Accesses that took at most that long; the last entry counts all.
+    pub accesses: Vec<u64>,
+}
+
 impl Default for Latencies {
     fn default() -> Self {
         let histogram = Histogram::new(DIGITS).expect("two digits are within 0..=5");
@@ -164,6 +176,33 @@ impl Latencies {
     pub(super) fn merge(&mut self, other: &Self) {
         self.longest_ns = self.longest_ns.max(other.longest_ns);
         self.histogram.add(&other.histogram).expect(ALL_FIT);
+    }
+
+    /// Returns the distribution; empty if nothing was recorded.
+    pub(super) fn curve(&self) -> LatencyCurve {
+        let mut curve = LatencyCurve::default();
+        let mut below = 0;
+        for bucket in self.histogram.iter_recorded() {
+            below += bucket.count_since_last_iteration();
+            let at_most = micros(bucket.value_iterated_to().min(self.longest_ns));
+            // The last of the buckets that a step holds stands for it.
+            let is_step_full = curve.at_most_us.len() < 2
+                || curve
+                    .at_most_us
+                    .iter()
+                    .rev()
+                    .nth(1)
+                    .is_some_and(|before| at_most > before * STEP);
+            if is_step_full {
+                curve.at_most_us.push(at_most);
+                curve.accesses.push(below);
+            } else if let (Some(last), Some(count)) =
+                (curve.at_most_us.last_mut(), curve.accesses.last_mut())
+            {
+                (*last, *count) = (at_most, below);
+            }
+        }
+        curve
     }
 
     /// Returns the figures; all zero if nothing was recorded.
@@ -213,6 +252,33 @@ mod tests {
             );
         }
         assert!((summary.max - 100.0).abs() < 1e-9);
+    }
+
+    /// Goal: a curve rises, counts everything, and has few points. Method: latencies over six
+    /// decades.
+    #[test]
+    fn a_curve_rises_to_the_number_of_accesses() {
+        let mut latencies = Latencies::default();
+        for step in 0..60_000_u64 {
+            latencies.record(Duration::from_nanos(step * step / 4));
+        }
+        let LatencyCurve {
+            at_most_us,
+            accesses,
+        } = latencies.curve();
+        assert_eq!(at_most_us.len(), accesses.len());
+        assert!(at_most_us.is_sorted() && accesses.is_sorted());
+        assert_eq!(accesses.last(), Some(&60_000));
+        assert!((20..300).contains(&at_most_us.len()), "{at_most_us:?}");
+        for (at_most, count) in at_most_us.iter().zip(accesses) {
+            // A latency of step^2 / 4 ns is reached after 2 * sqrt(ns) accesses.
+            let want = 2.0 * (at_most * 1e3).sqrt();
+            assert!(
+                (to_f64(count) - want).abs() <= want * 0.01 + 2.0,
+                "{at_most} us: {count}"
+            );
+        }
+        assert_eq!(Latencies::default().curve(), LatencyCurve::default());
     }
 
     #[test]

@@ -24,6 +24,7 @@
 //! | `schedule` | the order of requests |
 //! | `engine` | the access loop and the final verification |
 //! | `in_flight` | the same with several reads in flight |
+//! | `timeline`, `victims` | the run over time; selections of a victim |
 //! | `manifest`, `latency`, `report`, `table` | the report |
 //! | `recording` | recording a run without background threads |
 
@@ -43,15 +44,19 @@ mod run_dir;
 mod schedule;
 mod setup;
 mod table;
+mod timeline;
 mod versions;
+mod victims;
 
 pub use config::{
     DataIo, IN_FLIGHT_MAX, ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput,
 };
 pub use error::{ManagerError, ReplayError};
-pub use latency::LatencySummary;
+pub use latency::{LatencyCurve, LatencySummary};
 pub use manifest::{Machine, Manifest, TraceReport};
 pub use report::{Outcome, Report, TenantReport};
 pub use run::{Failure, Leaks};
 pub use setup::Replay;
 pub use table::Table;
+pub use timeline::{TenantTimeline, Timeline};
+pub use victims::VictimRecord;

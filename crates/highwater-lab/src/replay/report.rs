@@ -5,8 +5,10 @@ use std::fs;
 use serde::Serialize;
 
 use super::config::DataIo;
-use super::latency::LatencySummary;
+use super::latency::{LatencyCurve, LatencySummary};
 use super::manifest::{Manifest, TraceReport};
+use super::timeline::Timeline;
+use super::victims::VictimRecord;
 use crate::report::text::to_f64;
 
 /// The result of a replay; serialised, it is the program's JSON output.
@@ -113,6 +115,14 @@ pub struct Outcome {
     pub bad_records: Vec<(String, u64)>,
     /// Touched pages of all tenants' files.
     pub footprint_pages: u64,
+    /// Distribution of the latencies of hits.
+    pub hit_latencies: LatencyCurve,
+    /// Distribution of the latencies of misses.
+    pub miss_latencies: LatencyCurve,
+    /// Records of the first 100 selections of a victim.
+    pub victims: Vec<VictimRecord>,
+    /// The run over time, if it was [observed](super::Replay::observed).
+    pub timeline: Option<Timeline>,
 }
 
 impl Report {

@@ -5,16 +5,15 @@
 //! directory is removed. Keys of a key trace lie in unlinked files of the parent directory.
 //! Teardown is in reverse order; anything that is then still allocated or charged has leaked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::error::Error;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use highwater::group::Limits;
-use highwater::lab::sync::StatCell;
 use highwater::topology::Topology;
-use highwater::units::{Bytes, GroupId, PAGE_BYTES};
+use highwater::units::{Bytes, PAGE_BYTES};
 use highwater::{Access, Background, Backing, File, Group, Manager, Mapping, RecorderConfig};
 
 use super::backing::TenantFile;
@@ -24,6 +23,7 @@ use super::recording::Ticker;
 use super::run_dir::RunDir;
 use super::schedule::Source;
 use super::versions::Versions;
+use super::victims::Victims;
 use super::{IN_FLIGHT_MAX, ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
 use crate::trace::{Digesting, ReaderOptions, TraceReader};
 
@@ -35,7 +35,9 @@ pub struct Replay {
     pub(super) sources: Vec<Source>,
     pub(super) config: ReplayConfig,
     pub(super) manifest: Manifest,
-    victims: Victims,
+    pub(super) victims: Victims,
+    /// Whether the run is observed over time.
+    pub(super) is_observed: bool,
     /// Records the run, if it has no background threads that do.
     _ticker: Option<Ticker>,
     /// Declared last, so that it is dropped last, and removes the remaining files.
@@ -54,9 +56,6 @@ pub(super) struct Tenant {
     /// `None` for a tenant that only reads: its file is immutable.
     pub(super) versions: Option<Versions>,
 }
-
-/// Victim counts by group. Filled in once, before the run.
-type Victims = Arc<OnceLock<HashMap<GroupId, StatCell>>>;
 
 impl Replay {
     /// Builds the run.
@@ -103,8 +102,7 @@ impl Replay {
         };
         let run_dir = RunDir::create(&config.dir).map_err(in_dir)?;
         let manager = build_manager(config, record)?;
-        let victims = Victims::default();
-        count_victims(&manager, &victims);
+        let victims = Victims::watch(&manager);
         let (mut tenants, mut sources) = (Vec::new(), Vec::new());
         for (index, tenant) in config.tenants.iter().enumerate() {
             let reader = open_trace(tenant)?;
@@ -126,8 +124,7 @@ impl Replay {
                 files.versions,
             )?);
         }
-        let counts = tenants.iter().map(|t| (t.group.id(), StatCell::new()));
-        victims.get_or_init(|| counts.collect());
+        victims.count(tenants.iter().map(|tenant: &Tenant| tenant.group.id()));
         run_dir.detach();
         let ticker = record.filter(|_| config.threads == 1).map(|_| &manager);
         let ticker = ticker.map(Ticker::start).transpose();
@@ -139,17 +136,17 @@ impl Replay {
             config: config.clone(),
             manifest: Manifest::new(config),
             victims,
+            is_observed: false,
             _run_dir: run_dir,
         })
     }
 
-    /// Returns how often a tenant's group was chosen as a victim.
-    pub(super) fn victims_of(&self, tenant: &Tenant) -> u64 {
-        let count = self
-            .victims
-            .get()
-            .and_then(|all| all.get(&tenant.group.id()));
-        count.map_or(0, StatCell::get)
+    /// Makes the run observe itself over time: its outcome has a
+    /// [`Timeline`](super::Timeline). Takes a thread and changes no count of the report.
+    #[must_use]
+    pub fn observed(mut self) -> Self {
+        self.is_observed = true;
+        self
     }
 }
 
@@ -274,17 +271,6 @@ fn build_manager(config: &ReplayConfig, record: Option<&Path>) -> Result<Manager
         None => builder,
     };
     builder.build().map_err(|e| ReplayError::Build(boxed(e)))
-}
-
-/// Makes the manager count its victims. A replay never stops a tenant: it goes on with less memory.
-fn count_victims(manager: &Manager, victims: &Victims) {
-    let victims = Arc::clone(victims);
-    manager.on_exhausted(move |victim| {
-        let count = victims.get().and_then(|all| all.get(&victim.group().id()));
-        if let Some(count) = count {
-            count.add(1);
-        }
-    });
 }
 
 pub(super) fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, ReplayError> {
