@@ -15,6 +15,8 @@ use indicatif::HumanCount;
 use crate::Exit;
 use crate::limits::{self, with_remedy};
 use crate::output::{complain, print, with_causes};
+use crate::report;
+use crate::report::lab::Entry;
 use crate::signals::Signals;
 use crate::watch::watched;
 
@@ -43,6 +45,8 @@ Examples:
       reads of group statistics, and also of the running kernel's memory.stat
   highwater lab pcp-exit --matrix
       every policy with every scale, drain and back end, with 1, 2 and 18 tenants
+  highwater lab rss-hop --report rss-hop.html
+      also one HTML file: published figures beside ours
   highwater lab all --quick
       a smaller run of each
   highwater lab rmap-read --judge counts
@@ -112,6 +116,10 @@ pub(crate) struct LabArguments {
     /// Print each outcome as one JSON object on a line of its own
     #[arg(long)]
     json: bool,
+
+    /// Write the outcomes with figures as one HTML file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 }
 
 fn names() -> PossibleValuesParser {
@@ -147,19 +155,27 @@ pub(crate) fn run(arguments: &LabArguments) -> Exit {
         Some(experiment) => vec![experiment],
         None => EXPERIMENTS.to_vec(),
     };
+    let destination = match report::destination(arguments.report.as_deref()) {
+        Ok(destination) => destination,
+        Err(exit) => return exit,
+    };
     let mut exit = Exit::Fine;
+    let mut entries = Vec::new();
     for (index, experiment) in chosen.into_iter().enumerate() {
         if index > 0 && !arguments.json {
             // If this fails, so does all further output.
             let _ = print(format_args!("\n"));
         }
-        match arguments.run_one(experiment, &request, &signals) {
+        match arguments.run_one(experiment, &request, &signals, &mut entries) {
             Exit::Fine => {}
             Exit::Failed => exit = Exit::Failed,
             ended => return ended,
         }
     }
-    exit
+    match destination {
+        Some(destination) => report::write(destination, report::lab::envelope(&entries), exit),
+        None => exit,
+    }
 }
 
 fn unusable(message: std::fmt::Arguments<'_>) -> Exit {
@@ -188,7 +204,14 @@ impl LabArguments {
         })
     }
 
-    fn run_one(&self, experiment: &Experiment, request: &Request, signals: &Signals) -> Exit {
+    /// Runs an experiment, reports it, and adds it to the entries of `--report`.
+    fn run_one(
+        &self,
+        experiment: &Experiment,
+        request: &Request,
+        signals: &Signals,
+        entries: &mut Vec<Entry>,
+    ) -> Exit {
         let needed = limits::of_an_experiment(self.threads.unwrap_or(0));
         let remedy = "ask for less with `--quick` or fewer `--threads`";
         if let Err(refused) = limits::check_address_space(needed, remedy) {
@@ -200,7 +223,18 @@ impl LabArguments {
         });
         match result {
             Err(error) => unusable(format_args!("{}", limits::no_thread(&error))),
-            Ok(Ok(outcome)) => self.report(experiment, &outcome),
+            Ok(Ok(outcome)) => {
+                if self.report.is_some() {
+                    match serde_json::to_value(&outcome) {
+                        Ok(json) => entries.push(Entry {
+                            outcome: json,
+                            conclusion: experiment.headline.conclusion(&outcome),
+                        }),
+                        Err(e) => return unusable(format_args!("cannot write the outcome: {e}")),
+                    }
+                }
+                self.report(experiment, &outcome)
+            }
             Ok(Err(error)) => {
                 if let (ExperimentError::Interrupted, Some(signal)) = (&error, signals.received()) {
                     complain(format_args!("interrupted"));

@@ -10,6 +10,7 @@
 //! | 128 + n | ended by signal n: 130 for Ctrl-C, 134 for an abort, which is a bug |
 
 mod curve;
+mod compare;
 mod formats;
 mod host;
 mod knob_arg;
@@ -18,6 +19,7 @@ mod limits;
 mod output;
 mod record;
 mod replay;
+mod report;
 mod signals;
 mod tenant_arg;
 mod top;
@@ -80,6 +82,10 @@ enum Command {
     Curve(curve::CurveArguments),
     /// Show a recording of a running or ended program: groups, reclaim, pressure, victims.
     Top(top::TopArguments),
+    /// Compare two runs: the figures that differ, and those that differ by noise.
+    Compare(compare::CompareArguments),
+    /// Draw a report again from the data inside it.
+    Report(report::ReportArguments),
     /// Show the trace formats, each with an example to paste.
     Formats(formats::FormatsArguments),
 }
@@ -103,6 +109,8 @@ fn main() -> ExitCode {
         Command::RecordWaiter(arguments) => record::wait_and_exec(arguments),
         Command::Curve(arguments) => curve::run(arguments),
         Command::Top(arguments) => top::run(arguments),
+        Command::Compare(arguments) => compare::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Formats(arguments) => formats::run(arguments),
     };
     // The hook has printed the message.

@@ -11,16 +11,19 @@ use highwater::units::{Bytes, Pages};
 use highwater_lab::baselines::BackendKind;
 use highwater_lab::control::{Control, Progress};
 use highwater_lab::replay::{
-    DataIo, Failure, IN_FLIGHT_MAX, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table,
-    TenantConfig, TraceInput,
+    DataIo, Failure, IN_FLIGHT_MAX, Outcome, Replay, ReplayConfig, ReplayError, Report,
+    THREADS_MAX, Table, TenantConfig, TraceInput,
 };
 use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
 use indicatif::HumanCount;
+use serde::Serialize;
 
 use crate::Exit;
 use crate::knob_arg::Knob;
 use crate::limits::{self, with_remedy};
 use crate::output::{complain, print};
+use crate::report::leaves::{self, Spread};
+use crate::report::{self, Destination};
 use crate::signals::Signals;
 use crate::tenant_arg::TenantArgument;
 use crate::watch::watched;
@@ -31,6 +34,9 @@ const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
 /// The name of standard input as a trace.
 const STANDARD_INPUT: &str = "-";
 
+/// Largest number of repeated runs. Chosen: more tell no more about noise.
+const RUNS_MAX: i64 = 100;
+
 const EXAMPLES: &str = "\
 Examples:
   highwater replay
@@ -40,6 +46,10 @@ Examples:
   highwater replay --threads 4 --tenant web=web07.trace.xz,format=u32be,max=8MiB \\
                    --tenant db=OLTP.lis.zst
       two tenants on four threads, one of them limited
+  highwater replay --report run.html
+      also one HTML file with figures: usage, latency, reclaim over time
+  highwater replay --runs 5 --json
+      the median of five runs, and the spread of each figure, for `highwater compare`
   zstdcat cluster52.zst | head -n 1000000 | highwater replay --format twitter -
       the beginning of a trace, from standard input
   highwater replay --record flight.rec
@@ -137,6 +147,14 @@ pub(crate) struct ReplayArguments {
     /// Print the report as one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Write a report with figures as one HTML file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+
+    /// Repeat the run; the report is that of the run of median time, with the spread of all
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=RUNS_MAX))]
+    runs: u32,
 }
 
 // Checked when it was parsed, and no knob's range depends on another.
@@ -182,22 +200,24 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
     if let Err(refused) = limits::check_address_space(needed, remedy) {
         return unusable(format_args!("{refused}"));
     }
-    let config = arguments.config();
-    let prepared = match &arguments.record {
-        Some(path) => Replay::prepare_recorded(&config, path),
-        None => Replay::prepare(&config),
-    };
-    let replay = match prepared {
-        Ok(replay) => replay,
-        Err(error) => return unusable(format_args!("{}", with_remedy(&error))),
-    };
-    let control = Control::default();
-    let result = watched(&control, accesses, &signals, || replay.run(&control));
-    match result {
-        Ok(Ok(outcome)) => arguments.report(&outcome),
-        Ok(Err(failure)) => explain(&failure, &signals),
-        Err(error) => unusable(format_args!("{}", limits::no_thread(&error))),
+    if arguments.runs > 1 && arguments.reads_standard_input() {
+        return unusable(format_args!(
+            "`--runs {}` needs traces that can be read again: standard input cannot",
+            arguments.runs
+        ));
     }
+    let destination = match report::destination(arguments.report.as_deref()) {
+        Ok(destination) => destination,
+        Err(exit) => return exit,
+    };
+    let mut outcomes = Vec::new();
+    for _ in 0..arguments.runs {
+        match arguments.run_once(&signals) {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(exit) => return exit,
+        }
+    }
+    arguments.conclude(outcomes, destination)
 }
 
 fn unusable(message: std::fmt::Arguments<'_>) -> Exit {
@@ -280,9 +300,70 @@ impl ReplayArguments {
         }
     }
 
-    fn report(&self, outcome: &Outcome) -> Exit {
+    fn reads_standard_input(&self) -> bool {
+        let named = self.tenants.iter().map(|tenant| &tenant.trace);
+        let mut traces = self.traces.iter().chain(named);
+        traces.any(|path| path == Path::new(STANDARD_INPUT))
+    }
+
+    fn run_once(&self, signals: &Signals) -> Result<Outcome, Exit> {
+        let config = self.config();
+        let prepared = match &self.record {
+            Some(path) => Replay::prepare_recorded(&config, path),
+            None => Replay::prepare(&config),
+        };
+        let replay = prepared.map_err(|error| unusable(format_args!("{}", with_remedy(&error))))?;
+        let replay = match self.report {
+            Some(_) => replay.observed(),
+            None => replay,
+        };
+        let control = Control::default();
+        let result = watched(&control, accesses, signals, || replay.run(&control));
+        match result {
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(failure)) => Err(explain(&failure, signals)),
+            Err(error) => Err(unusable(format_args!("{}", limits::no_thread(&error)))),
+        }
+    }
+
+    /// Reports the run of median time.
+    fn conclude(&self, mut outcomes: Vec<Outcome>, destination: Option<Destination>) -> Exit {
+        outcomes.sort_by(|a, b| a.report.elapsed_s.total_cmp(&b.report.elapsed_s));
+        let jsons: Result<Vec<_>, _> = outcomes
+            .iter()
+            .map(|o| serde_json::to_value(&o.report))
+            .collect();
+        let jsons = match jsons {
+            Ok(jsons) => jsons,
+            Err(e) => return unusable(format_args!("cannot write the report: {e}")),
+        };
+        let median = outcomes.len() / 2;
+        let spread = (outcomes.len() > 1).then(|| Repeated {
+            runs: outcomes.len(),
+            spread: leaves::spread(&jsons),
+        });
+        let is_clean = outcomes.iter().all(|outcome| outcome.report.is_clean());
+        let outcome = &outcomes[median];
+        let exit = match self.report(outcome, spread.as_ref()) {
+            Exit::Fine if !is_clean => Exit::Failed,
+            exit => exit,
+        };
+        let Some(destination) = destination.filter(|_| exit != Exit::Unusable) else {
+            return exit;
+        };
+        let whole = serde_json::to_value(Whole {
+            report: &outcome.report,
+            repeated: spread.as_ref(),
+        });
+        let envelope = whole.map_err(|e| e.to_string());
+        let envelope = envelope.and_then(|whole| report::replay::envelope(outcome, &whole));
+        report::write(destination, envelope, exit)
+    }
+
+    fn report(&self, outcome: &Outcome, repeated: Option<&Repeated>) -> Exit {
         let printed = if self.json {
-            match serde_json::to_string(&outcome.report) {
+            let report = &outcome.report;
+            match serde_json::to_string(&Whole { report, repeated }) {
                 Ok(json) => print(format_args!("{json}\n")),
                 Err(e) => Err(e.into()),
             }
@@ -310,6 +391,22 @@ impl ReplayArguments {
             Exit::Failed
         }
     }
+}
+
+/// The report of a run, with the spread of several.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(flatten)]
+    repeated: Option<&'a Repeated>,
+}
+
+/// Several runs.
+#[derive(Serialize)]
+struct Repeated {
+    runs: usize,
+    spread: Spread,
 }
 
 /// Returns the tenant of a run without arguments.

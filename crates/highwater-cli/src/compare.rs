@@ -1,0 +1,126 @@
+//! `highwater compare`: the differences of two runs, and which of them are noise.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::Exit;
+use crate::output::{complain, print};
+use crate::report::compare::{Comparison, cells, envelope};
+use crate::report::{Envelope, destination, write};
+
+const EXAMPLES: &str = "\
+Examples:
+  highwater replay --runs 5 --json > a.json
+  highwater replay --runs 5 --policy sieve --json > b.json
+  highwater compare a.json b.json
+      the figures that differ by more than the runs of one side differ
+  highwater compare a.html b.html --report differences.html
+      the same from reports, as a report
+
+Exit status: 0 when both runs were read, whatever they say; 2 for bad input or an I/O error.";
+
+/// Arguments of `highwater compare`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CompareArguments {
+    /// A run: what `replay --json` or `lab --json` prints, or a report of `replay`
+    #[arg(value_name = "A")]
+    a: PathBuf,
+
+    /// The other run
+    #[arg(value_name = "B")]
+    b: PathBuf,
+
+    /// Print the comparison as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// Write the comparison as one HTML file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+}
+
+/// Compares, and returns the exit status.
+pub(crate) fn run(arguments: &CompareArguments) -> Exit {
+    let destination = match destination(arguments.report.as_deref()) {
+        Ok(destination) => destination,
+        Err(exit) => return exit,
+    };
+    let (a, b) = match (read(&arguments.a), read(&arguments.b)) {
+        (Ok(a), Ok(b)) => (a, b),
+        (Err(message), _) | (_, Err(message)) => return unusable(&message),
+    };
+    let names = [&arguments.a, &arguments.b].map(|path| path.display().to_string());
+    let comparison = Comparison::new((&names[0], &a), (&names[1], &b));
+    let printed = if arguments.json {
+        serde_json::to_string(&comparison)
+            .map_err(Into::into)
+            .and_then(|json| print(format_args!("{json}\n")))
+    } else {
+        print(format_args!("{}", text(&comparison)))
+    };
+    if let Err(e) = printed {
+        return unusable(&format!("cannot write the comparison: {e}"));
+    }
+    match destination {
+        None => Exit::Fine,
+        Some(destination) => write(destination, envelope(&comparison), Exit::Fine),
+    }
+}
+
+fn unusable(message: &str) -> Exit {
+    complain(format_args!("{message}"));
+    Exit::Unusable
+}
+
+/// Reads a run from JSON, or from the data in a report.
+fn read(path: &Path) -> Result<Value, String> {
+    let named = |e: String| format!("cannot compare {}: {e}", path.display());
+    let text = fs::read_to_string(path).map_err(|e| named(e.to_string()))?;
+    if text.trim_start().starts_with('<') {
+        let data = Envelope::of_html(&text).map_err(named)?.data;
+        let one = data.pointer("/experiments/0/outcome");
+        let found = data.get("report").or(one).cloned();
+        return found
+            .ok_or_else(|| named("the report holds no run of `replay` or `lab`".to_owned()));
+    }
+    let value: Value = serde_json::from_str(&text).map_err(|e| {
+        named(format!(
+            "it is no run: {e}; expected the one object of `replay --json` or `lab NAME --json`"
+        ))
+    })?;
+    let is_run = value.get("page_accesses").is_some() || value.get("experiment").is_some();
+    let expected = "it is no run: expected the object of `replay --json` or `lab NAME --json`";
+    if is_run {
+        Ok(value)
+    } else {
+        Err(named(expected.to_owned()))
+    }
+}
+
+fn text(comparison: &Comparison) -> String {
+    let mut text = format!("{}\n", comparison.verdict());
+    for (name, a, b) in &comparison.settings {
+        text += &format!("{name}: {a} | {b}\n");
+    }
+    let header = ["figure", "a", "b", "change", "meaning"].map(str::to_owned);
+    let rows = comparison.differences.iter().map(cells);
+    let rows: Vec<[String; 5]> = std::iter::once(header).chain(rows).collect();
+    let width = |column: usize| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..5).map(width).collect();
+    if rows.len() > 1 {
+        for [figure, a, b, change, meaning] in &rows {
+            text += &format!(
+                "{figure:<0$}  {a:>1$}  {b:>2$}  {change:>3$}  {meaning}\n",
+                widths[0], widths[1], widths[2], widths[3]
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,371 @@
+//! The page of the lab: each figure of the experiments, published ones beside ours.
+
+use highwater_lab::report::{Measured, Unit};
+use maud::{Markup, html};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Envelope;
+use super::axis::{Axis, Scale};
+use super::figure::{Figure, Point, Series, Shape};
+use super::page::{Mood, Page, grid};
+use super::table::{Cell, Line, table};
+
+/// Figures that are drawn for an experiment; the tables hold all of them. Chosen: two screens.
+const DRAWN_MAX: usize = 9;
+
+/// The outcome of an experiment as the page needs it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Entry {
+    /// The outcome's own JSON object.
+    pub(crate) outcome: Value,
+    /// The conclusion in a line, if there is one.
+    pub(crate) conclusion: Option<String>,
+}
+
+/// Wraps the outcomes of a run of the lab.
+///
+/// # Errors
+///
+/// When they cannot be represented.
+pub(crate) fn envelope(entries: &[Entry]) -> Result<Envelope, String> {
+    let data = serde_json::json!({
+        "experiments": entries,
+        "machine": highwater_lab::replay::Machine::detect(),
+    });
+    Envelope::new(super::Kind::Lab, &data)
+}
+
+#[derive(Deserialize)]
+struct Data {
+    experiments: Vec<Ran>,
+    machine: Machine,
+}
+
+#[derive(Deserialize)]
+struct Machine {
+    cpus_online: u64,
+    kernel_release: Option<String>,
+    architecture: String,
+}
+
+#[derive(Deserialize)]
+struct Ran {
+    outcome: Outcome,
+    conclusion: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Outcome {
+    experiment: String,
+    thread: String,
+    config: Map<String, Value>,
+    rows: Vec<Row>,
+    published: Vec<Row>,
+    checks: Vec<Check>,
+    pass: bool,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    variant: String,
+    part: String,
+    source: String,
+    #[serde(flatten)]
+    figures: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct Check {
+    name: String,
+    want: String,
+    got: String,
+    pass: bool,
+    judged: bool,
+    #[serde(flatten)]
+    measured: Option<Measured>,
+}
+
+/// Draws the page.
+///
+/// # Errors
+///
+/// When a part of the data is missing.
+pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
+    let data = Data::deserialize(&envelope.data)?;
+    let outcomes = || data.experiments.iter().map(|ran| &ran.outcome);
+    let passed = outcomes().filter(|outcome| outcome.pass).count();
+    let judged = || {
+        outcomes()
+            .flat_map(|outcome| &outcome.checks)
+            .filter(|c| c.judged)
+    };
+    let held = judged().filter(|check| check.pass).count();
+    let (all, checks) = (data.experiments.len(), judged().count());
+    let names: Vec<&str> = outcomes()
+        .map(|outcome| outcome.experiment.as_str())
+        .collect();
+    let title = match names.as_slice() {
+        [name] => format!("Experiment {name}"),
+        _ => format!("{all} experiments"),
+    };
+    let failed: Vec<&str> = judged()
+        .filter(|c| !c.pass)
+        .map(|c| c.name.as_str())
+        .collect();
+    let verdict = verdict(&data, &failed, checks);
+    let figures = outcomes()
+        .flat_map(|o| &o.published)
+        .map(|row| row.figures.len());
+    Ok(Page {
+        title,
+        subtitle: if all == 1 {
+            outcomes().map(|o| o.thread.clone()).collect()
+        } else {
+            names.join(", ")
+        },
+        verdict,
+        tiles: vec![
+            (
+                format!("{held} / {checks}"),
+                "judged checks hold".to_owned(),
+            ),
+            (format!("{passed} / {all}"), "experiments pass".to_owned()),
+            (
+                figures.sum::<usize>().to_string(),
+                "published figures beside ours".to_owned(),
+            ),
+        ],
+        sections: data.experiments.iter().map(section).collect(),
+        foot: foot(envelope, &data),
+    })
+}
+
+fn verdict(data: &Data, failed: &[&str], checks: usize) -> (String, Mood) {
+    if let [first, ..] = failed {
+        let text = format!(
+            "{} of {checks} judged checks fail, first: {first}.",
+            failed.len()
+        );
+        return (text, Mood::Bad);
+    }
+    let conclusion = match data.experiments.as_slice() {
+        [ran] => ran.conclusion.as_deref(),
+        _ => None,
+    };
+    let conclusion = conclusion.map_or_else(String::new, |said| format!(" {said}."));
+    (
+        format!("All {checks} judged checks hold.{conclusion}"),
+        Mood::Good,
+    )
+}
+
+fn foot(envelope: &Envelope, data: &Data) -> Vec<(String, String)> {
+    let Machine {
+        cpus_online,
+        kernel_release,
+        architecture,
+    } = &data.machine;
+    let kernel = kernel_release.as_deref().unwrap_or("unknown kernel");
+    let machine = format!("{cpus_online} CPUs online, {architecture}, {kernel}");
+    let mut outcomes = data.experiments.iter().map(|ran| &ran.outcome);
+    let seed = outcomes.find_map(|outcome| outcome.config.get("seed"));
+    let mut foot = envelope.foot();
+    foot.push(("Machine".to_owned(), machine));
+    foot.extend(seed.map(|seed| ("Seed".to_owned(), seed.to_string())));
+    foot
+}
+
+fn section(ran: &Ran) -> (String, Markup) {
+    let outcome = &ran.outcome;
+    let mut parts: Vec<&str> = Vec::new();
+    for row in outcome.published.iter().chain(&outcome.rows) {
+        if !parts.contains(&row.part.as_str()) {
+            parts.push(&row.part);
+        }
+    }
+    let mut figures: Vec<Figure> = parts
+        .iter()
+        .flat_map(|part| beside(outcome, part))
+        .collect();
+    figures.truncate(DRAWN_MAX);
+    let notes = outcome
+        .config
+        .iter()
+        .filter(|(name, _)| name.starts_with("note_"));
+    let content = html! {
+        @if let Some(conclusion) = &ran.conclusion { p { (conclusion) "." } }
+        @if !figures.is_empty() { (grid(&figures)) }
+        @for part in &parts { (rows(outcome, part)) }
+        (checks(outcome))
+        @for (_, note) in notes { @if let Some(note) = note.as_str() { p { (note) } } }
+    };
+    (outcome.experiment.clone(), content)
+}
+
+/// Returns a figure for each name of a part that has published values: a point for each variant,
+/// and an error bar where the row says how far apart its values lie.
+fn beside(outcome: &Outcome, part: &str) -> Vec<Figure> {
+    let of_part = |row: &&Row| row.part == part;
+    let published: Vec<&Row> = outcome.published.iter().filter(of_part).collect();
+    let ours: Vec<&Row> = outcome.rows.iter().filter(of_part).collect();
+    let mut names: Vec<&String> = Vec::new();
+    for row in &published {
+        for (name, value) in &row.figures {
+            let is_ours = ours
+                .iter()
+                .any(|row| row.figures.get(name).is_some_and(Value::is_number));
+            if value.is_number() && is_ours && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
+        .into_iter()
+        .map(|name| one(part, name, &published, &ours))
+        .collect()
+}
+
+fn one(part: &str, name: &str, published: &[&Row], ours: &[&Row]) -> Figure {
+    let (unit, stem) = Unit::of(name);
+    let mut at = 0.0;
+    let mut said = Vec::new();
+    let mut series = Vec::new();
+    let sources = [("published", 1, published), ("this run", 0, ours)];
+    for (source, colour, rows) in sources {
+        let mut drawn = Series::new(source, Shape::Points, colour, []);
+        for row in rows {
+            let Some(y) = row.figures.get(name).and_then(Value::as_f64) else {
+                continue;
+            };
+            at += 1.0;
+            said.push(format!(
+                "{at}. {} ({}) {}",
+                row.variant,
+                row.source,
+                unit.shown(y)
+            ));
+            drawn.points.push(Point {
+                x: at,
+                y,
+                interval: interval(row, stem, unit, y),
+            });
+        }
+        series.push(drawn);
+    }
+    let values = || series.iter().flat_map(Series::ys);
+    let (low, high) = values().fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
+        (low.min(value), high.max(value))
+    });
+    let y = match low > 0.0 && high / low > 30.0 {
+        true => Axis::log(&stem.replace('_', " "), unit, values()),
+        false => Axis::linear(&stem.replace('_', " "), unit, values()),
+    };
+    let scale = if y.scale == Scale::Log {
+        " The vertical axis is logarithmic."
+    } else {
+        ""
+    };
+    Figure {
+        title: format!("{}: {part}", stem.replace('_', " ")),
+        alternative: format!("{}: {}.", stem.replace('_', " "), said.join("; ")),
+        x: Axis::between("number of the variant below", Unit::Plain, [0.0, at + 1.0]),
+        y,
+        series,
+        mark: None,
+        note: Some(format!("{}.{scale}", said.join("; "))),
+    }
+}
+
+/// Returns the bounds of a figure that its row has beside it, under the usual names.
+fn interval(row: &Row, stem: &str, unit: Unit, value: f64) -> Option<[f64; 2]> {
+    let bound = |words: [&str; 3]| {
+        let named = |name: &&String| {
+            let (of, other) = Unit::of(name.as_str());
+            of == unit && words.iter().any(|word| other == format!("{stem}_{word}"))
+        };
+        let name = row.figures.keys().find(named)?;
+        row.figures.get(name).and_then(Value::as_f64)
+    };
+    let (low, high) = (
+        bound(["low", "least", "min"]),
+        bound(["high", "most", "max"]),
+    );
+    (low.is_some() || high.is_some()).then(|| [low.unwrap_or(value), high.unwrap_or(value)])
+}
+
+fn rows(outcome: &Outcome, part: &str) -> Markup {
+    let rows = outcome.published.iter().chain(&outcome.rows);
+    let rows: Vec<&Row> = rows.filter(|row| row.part == part).collect();
+    let mut names: Vec<&String> = Vec::new();
+    for row in &rows {
+        names.extend(
+            row.figures
+                .keys()
+                .filter(|name| !names.contains(name))
+                .collect::<Vec<_>>(),
+        );
+    }
+    let line = |row: &&Row| {
+        let cell = |name: &&String| {
+            row.figures
+                .get(*name)
+                .map_or_else(Cell::default, |v| cell(name, v))
+        };
+        let first = [Cell::text(&row.variant), Cell::text(&row.source)];
+        Line::from(
+            first
+                .into_iter()
+                .chain(names.iter().map(cell))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let lines: Vec<Line> = rows.iter().map(line).collect();
+    let headings: Vec<String> = names
+        .iter()
+        .map(|name| Unit::of(name).1.replace('_', " "))
+        .collect();
+    let headings = ["variant", "source"]
+        .into_iter()
+        .chain(headings.iter().map(String::as_str));
+    table(part, &headings.collect::<Vec<_>>(), &lines)
+}
+
+fn cell(name: &str, value: &Value) -> Cell {
+    match value {
+        Value::String(text) => Cell::text(text),
+        Value::Bool(flag) => Cell::text(if *flag { "yes" } else { "no" }),
+        Value::Array(values) => {
+            let shown = values
+                .iter()
+                .filter_map(Value::as_f64)
+                .map(|v| Unit::of(name).0.shown(v));
+            Cell::text(shown.collect::<Vec<_>>().join(" / "))
+        }
+        value => value.as_f64().map_or_else(
+            || Cell::text("no number"),
+            |number| Cell::number(Unit::of(name).0.shown(number), number),
+        ),
+    }
+}
+
+fn checks(outcome: &Outcome) -> Markup {
+    let line = |check: &Check| Line {
+        cells: vec![
+            Cell::text(&check.name),
+            Cell::text(&check.want),
+            match &check.measured {
+                Some(measured) => Cell::number(&check.got, measured.measured),
+                None => Cell::text(&check.got),
+            },
+            Cell::text(match (check.judged, check.pass) {
+                (false, _) => "not judged",
+                (true, true) => "holds",
+                (true, false) => "FAILS",
+            }),
+        ],
+        is_grey: !check.judged,
+    };
+    let lines: Vec<Line> = outcome.checks.iter().map(line).collect();
+    table("Checks", &["check", "want", "got", "verdict"], &lines)
+}

@@ -1,0 +1,202 @@
+//! Promise: `--report` writes one self-contained HTML file of at most 1 MiB, with a text
+//! alternative for each figure and its data inside, from which `highwater report` draws the same
+//! page; `highwater compare` reads it; bad paths and files are errors with exit status 2.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn highwater(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.current_dir(dir).args(arguments).output().unwrap()
+}
+
+/// Writes a small trace, and returns the arguments that replay it.
+const REPLAY: [&str; 6] = ["replay", "t.lis", "--capacity", "2MiB", "--readahead", "0"];
+
+fn with_trace() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let line = |step: u64| format!("{} 8 0 {step}\n", step * 7 % 900 * 8);
+    let trace: String = (0..5000).map(line).collect();
+    fs::write(dir.path().join("t.lis"), trace).unwrap();
+    dir
+}
+
+fn report_of(dir: &Path, more: &[&str]) -> String {
+    let out = highwater(dir, &[&REPLAY[..], &["--report", "r.html"], more].concat());
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    fs::read_to_string(dir.join("r.html")).unwrap()
+}
+
+/// Goal: the file's properties. Method: counts of elements, and a search for anything that a
+/// browser would load.
+#[test]
+fn a_report_is_complete_and_refers_to_nothing_else() {
+    let dir = with_trace();
+    let html = report_of(dir.path(), &[]);
+    assert!(html.len() <= 1 << 20, "{} bytes", html.len());
+    for figure in [
+        "Usage against limits",
+        "Refaults",
+        "Memory pressure",
+        "Accesses",
+        "Latency of",
+    ] {
+        assert!(
+            html.contains(&format!("<h3>{figure}")),
+            "no figure `{figure}`"
+        );
+    }
+    let figures = html.matches("<figure>").count();
+    assert_eq!(
+        figures,
+        html.matches("<svg role=\"img\" aria-label=\"").count()
+    );
+    assert_eq!(figures, html.matches("</svg>").count());
+    assert!(
+        figures >= 5 && html.contains("<polyline"),
+        "{figures} figures"
+    );
+    let pages = html.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+    let page = pages.split("<script").next().unwrap();
+    for word in [
+        "src=", "http:", "https:", "url(", "@import", "<iframe", "<img",
+    ] {
+        assert!(!page.contains(word), "the page has `{word}`");
+    }
+    assert_eq!(
+        html.matches("<link").count(),
+        1,
+        "only the icon, which is empty"
+    );
+    for name in ["Machine", "Command", "Seed", "Version"] {
+        assert!(
+            html.contains(&format!("<dt>{name}</dt>")),
+            "no `{name}` at the foot"
+        );
+    }
+    assert!(
+        fs::read_dir(dir.path()).unwrap().count() == 2,
+        "only trace and report"
+    );
+}
+
+/// Goal: a report is drawn again to the same bytes, in place and elsewhere.
+#[test]
+fn a_report_is_drawn_again_from_itself() {
+    let dir = with_trace();
+    let html = report_of(dir.path(), &[]);
+    let out = highwater(dir.path(), &["report", "r.html", "--output", "again.html"]);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    assert!(fs::read_to_string(dir.path().join("again.html")).unwrap() == html);
+    assert!(
+        highwater(dir.path(), &["report", "r.html"])
+            .status
+            .success()
+    );
+    assert!(fs::read_to_string(dir.path().join("r.html")).unwrap() == html);
+}
+
+/// Goal: two repeated runs of one configuration differ by no count, and of another by some.
+#[test]
+fn runs_are_compared() {
+    let dir = with_trace();
+    let html = report_of(dir.path(), &["--runs", "3"]);
+    assert!(html.contains("Figures of 3 runs"));
+    let json = highwater(
+        dir.path(),
+        &[&REPLAY[..], &["--json", "--policy", "clock"]].concat(),
+    );
+    fs::write(dir.path().join("b.json"), &json.stdout).unwrap();
+    let same = highwater(dir.path(), &["compare", "r.html", "r.html"]);
+    let said = String::from_utf8(same.stdout).unwrap();
+    assert!(
+        same.status.success() && said.starts_with("0 figures differ, 0 within noise"),
+        "{said}"
+    );
+    let arguments = [
+        "compare", "r.html", "b.json", "--report", "c.html", "--json",
+    ];
+    let out = highwater(dir.path(), &arguments);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let found: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let differences = found["differences"].as_array().unwrap();
+    assert!(
+        differences
+            .iter()
+            .any(|d| d["figure"] == "hits" && d["meaning"] == "differs")
+    );
+    assert_eq!(found["settings"][0][0], "policy");
+    let page = fs::read_to_string(dir.path().join("c.html")).unwrap();
+    assert!(page.contains("Comparison of two runs") && page.contains("<tr class=\"grey\">"));
+}
+
+/// Goal: the lab's report has published figures beside ours, and a note for each.
+#[test]
+fn the_lab_draws_published_figures_beside_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["lab", "rss-theft", "--quick", "--report", "lab.html"];
+    let out = highwater(dir.path(), &arguments);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let html = fs::read_to_string(dir.path().join("lab.html")).unwrap();
+    assert!(html.len() <= 1 << 20);
+    assert!(html.contains("judged checks hold") && html.contains("<caption>Checks</caption>"));
+    let figures = html.matches("<figure>").count();
+    assert!(figures > 0);
+    assert_eq!(
+        figures,
+        html.matches("<svg role=\"img\" aria-label=\"").count()
+    );
+}
+
+/// Goal: each bad path or file is an error of status 2 that names it. Method: one of each.
+#[test]
+fn bad_paths_and_files_are_errors() {
+    let dir = with_trace();
+    let html = report_of(dir.path(), &[]);
+    let other = html.replace("\"format\":1,", "\"format\":9,");
+    assert_ne!(other, html);
+    fs::write(dir.path().join("other.html"), other).unwrap();
+    fs::write(
+        dir.path().join("cut.html"),
+        html.split("</script>").next().unwrap(),
+    )
+    .unwrap();
+    fs::write(dir.path().join("none.html"), "<html></html>").unwrap();
+    fs::write(dir.path().join("none.json"), "{}").unwrap();
+    let unwritable = [&REPLAY[..], &["--report", "absent/r.html"]].concat();
+    let folder = [&REPLAY[..], &["--report", "."]].concat();
+    for (arguments, said) in [
+        (&unwritable[..], "absent/r.html"),
+        (&folder[..], "directory"),
+        (&["report", "none.html"][..], "no report"),
+        (&["report", "cut.html"][..], "cut short"),
+        (&["report", "other.html"][..], "format 9"),
+        (&["report", "absent.html"][..], "absent.html"),
+        (&["compare", "none.json", "r.html"][..], "no run"),
+        (&["compare", "r.html", "other.html"][..], "format 9"),
+    ] {
+        let out = highwater(dir.path(), arguments);
+        let error = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(said), "{arguments:?}: {error}");
+        assert!(out.stdout.is_empty(), "{arguments:?} printed a result");
+    }
+}
