@@ -20,13 +20,13 @@ Examples:
   highwater compare a.html b.html --report differences.html
       the same from reports, as a report
 
-Exit status: 0 when both runs were read, whatever they say; 2 for bad input or an I/O error.";
+Exit status: 0 when both runs were read, 2 for bad input or an I/O error.";
 
 /// Arguments of `highwater compare`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArguments {
-    /// A run: what `replay --json` or `lab --json` prints, or a report of `replay`
+    /// A run: the JSON object of `replay` or `lab`, or a report of one
     #[arg(value_name = "A")]
     a: PathBuf,
 

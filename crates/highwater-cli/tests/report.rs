@@ -12,7 +12,7 @@ fn highwater(dir: &Path, arguments: &[&str]) -> Output {
     command.current_dir(dir).args(arguments).output().unwrap()
 }
 
-/// Writes a small trace, and returns the arguments that replay it.
+/// The arguments that replay the small trace of `with_trace`.
 const REPLAY: [&str; 6] = ["replay", "t.lis", "--capacity", "2MiB", "--readahead", "0"];
 
 fn with_trace() -> tempfile::TempDir {

@@ -1,6 +1,6 @@
 //! Reports: one self-contained HTML file, with the data inside, so that it can be drawn again.
 //!
-//! An [`Envelope`] is the data: what kind of run, by which version and command, and its results.
+//! An [`Envelope`] is the data: the kind of run, its version and command, and its results.
 //! A module of each kind draws it as a [`Page`](page::Page): `replay`, `lab`, `compare`. A
 //! [`Destination`] is opened before the run, so that a path that cannot be written costs no time,
 //! and written whole or not at all.

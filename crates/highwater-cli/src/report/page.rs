@@ -12,7 +12,7 @@ const SCRIPT: &str = include_str!("sort.js");
 /// A page before it is laid out.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// What ran.
+    /// The run, in a line.
     pub(crate) title: String,
     /// A line below it: configuration in a few words.
     pub(crate) subtitle: String,

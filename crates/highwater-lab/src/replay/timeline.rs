@@ -1,5 +1,5 @@
 //! A run over time: usage of each tenant with its interval, and counters of reclaim, at 128 to 256
-//! points whatever the run's length.
+//! points for any length of the run.
 //!
 //! Protocol: one thread beside the workers takes a point each interval, and one at the end. When
 //! it has [`POINTS_MAX`] points it drops every second one and doubles the interval. So a point
