@@ -153,7 +153,8 @@ pub(crate) struct ReplayArguments {
     report: Option<PathBuf>,
 
     /// Repeat the run; the report is that of the run of median time, with the spread of all
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=RUNS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=RUNS_MAX))]
     runs: u32,
 }
 

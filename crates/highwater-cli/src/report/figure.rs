@@ -1,9 +1,9 @@
 //! A figure: lines, bands and points over two axes, as SVG with a text alternative.
 //!
 //! The SVG has no style of its own. Colours are numbers of the palette, written as fixed colours
-//! that the page's style sheet maps to those of light or dark mode; so a figure follows the reader's
-//! mode without a script. The palette is that of Okabe and Ito, which colour-blind people tell
-//! apart; limits are dashed as well.
+//! that the page's style sheet maps to those of light or dark mode, so that a figure follows the
+//! reader's mode without a script. The palette is that of Okabe and Ito, which colour-blind people
+//! tell apart; limits are dashed as well.
 //!
 //! A figure is drawn at four times its nominal size, because the back end rounds to whole units.
 
