@@ -29,8 +29,7 @@ pub(crate) fn svg(buffer: &Buffer, title: &str) -> String {
     let (width, height) = (u32::from(width) * CELL.0, u32::from(height) * CELL.1);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-8 -8 {} {}\" role=\"img\" \
-         font-family=\"DejaVu Sans Mono,Menlo,Consolas,monospace\" font-size=\"13\" \
-         xml:space=\"preserve\">\n<title>{}</title>\n\
+         font-family=\"DejaVu Sans Mono,Menlo,Consolas,monospace\" font-size=\"13\">\n<title>{}</title>\n\
          <defs><pattern id=\"hatch\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\">\
          <path d=\"M-1,5L5,-1M-1,1L1,-1M3,5L5,3\" stroke=\"#d8dee9\" stroke-width=\"1.2\"/>\
          </pattern></defs>\n\
@@ -79,9 +78,10 @@ fn draw_run(svg: &mut String, run: &[(u16, &Cell)], y: u32) {
     let mut ink = web(colour);
     let is_reversed = modifier.contains(Modifier::REVERSED);
     if is_reversed {
-        let height = CELL.1;
-        rect(svg, (x, y, width, height), ink);
-        ink = "#15191f";
+        rect(svg, (x, y, width, CELL.1), web(Color::Reset));
+        if shape != Shape::Full {
+            ink = "#15191f";
+        }
     }
     // Writing to a string does not fail.
     match shape {
@@ -108,7 +108,8 @@ fn draw_run(svg: &mut String, run: &[(u16, &Cell)], y: u32) {
                 "<text x=\"{x}\" y=\"{}\" textLength=\"{}\" fill=\"{ink}\"{bold}>{}</text>",
                 y + 13,
                 columns * CELL.0,
-                escaped(trimmed)
+                // Not all browsers keep several spaces in a row, or a style that asks for it.
+                escaped(trimmed).replace(' ', "\u{a0}")
             );
         }
     }
