@@ -210,8 +210,8 @@ mod tests {
     use super::*;
 
     /// Goal: ticks are round, in order, within the axis, and neither too few nor too many, for any
-    /// range. Method: ranges over 18 decades, linear and logarithmic, of each unit; labels are short
-    /// up to 9 TiB, 115 days and a million percent.
+    /// range. Method: ranges over 18 decades, linear and logarithmic, of each unit; labels are
+    /// short up to 9 TiB, 115 days and a million percent.
     #[test]
     fn ticks_fit_any_range() {
         let units = [Unit::Bytes, Unit::Us, Unit::Plain, Unit::Percent];
