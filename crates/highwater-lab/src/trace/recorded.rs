@@ -2,11 +2,9 @@
 
 use super::compact::{Cursor, number};
 use super::error::Fault;
-use super::recording::{FileId, Kind, NAME_MAX};
+use super::recording::{FILES_MAX, FileId, Kind, NAME_MAX};
 use super::request::PAGE_LIMIT;
 
-/// Most files of a recording.
-pub(super) const FILES_MAX: usize = 1 << 20;
 /// Most bytes of all names.
 const NAMES_MAX: usize = 256 << 20;
 /// Most extents.

@@ -41,6 +41,9 @@ pub(super) const BLOCK_MAX: usize = 64 << 10;
 /// A records block is ended when it has so many bytes.
 const RECORDS_MAX: usize = 48 << 10;
 
+/// Most files of a recording.
+pub(super) const FILES_MAX: usize = 1 << 20;
+
 /// Longest name of a file, in bytes: `PATH_MAX`.
 pub(super) const NAME_MAX: usize = 4096;
 
@@ -210,7 +213,7 @@ impl<W: Write> RecordingWriter<W> {
     /// When there are 2^20 files.
     pub fn file(&mut self, id: FileId, pages: u64, name: &str) -> Result<FileNumber, WriteError> {
         let number = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
-        if self.files.len() >= super::recorded::FILES_MAX {
+        if self.files.len() >= FILES_MAX {
             return Err(WriteError::Files { files: number });
         }
         self.files.push(WrittenFile {

@@ -13,9 +13,9 @@ use highwater::Manager;
 use highwater::group::{GroupNode, GroupTree, Limits, StatItem, Stats, Tolerance};
 use highwater::units::CpuId;
 
-use super::OURS;
 use crate::control::Control;
 use crate::experiments::crew::Crew;
+use crate::experiments::flushers::OURS;
 use crate::experiments::periodic::End;
 use crate::experiments::service::Times;
 use crate::experiments::{ExperimentError, Setup};

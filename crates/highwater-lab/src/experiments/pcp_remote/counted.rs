@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use highwater::units::CpuId;
 
+use super::parts::{Flow, PURGERS, TENANTS, frames, purger_cpu, ratio, tenant_cpu};
 use super::variants::{Events, Lists, Page};
-use super::{PURGERS, TENANTS};
 use crate::control::Control;
 use crate::experiments::{ExperimentError, Setup};
 
@@ -23,24 +23,6 @@ const STEP: usize = 64;
 const PURGE: usize = 512;
 /// Ticks of a second after the load: one list's decay to nothing takes 60 and a few.
 const TICKS: u64 = 100;
-
-/// Which CPU frees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
-    Local,
-    Remote,
-}
-
-impl Flow {
-    pub(super) const ALL: [Self; 2] = [Self::Local, Self::Remote];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Remote => "remote",
-        }
-    }
-}
 
 /// Results of one variant under one flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,15 +53,6 @@ struct Driven<'a> {
     got: Vec<u64>,
     frees: u64,
     refused: u64,
-}
-
-/// Returns the CPU of a tenant, and of a thread that purges.
-pub(super) fn tenant_cpu(tenant: usize) -> CpuId {
-    CpuId::from_index(tenant)
-}
-
-pub(super) fn purger_cpu(purger: usize) -> CpuId {
-    CpuId::from_index(TENANTS + purger)
 }
 
 impl Driven<'_> {
@@ -145,7 +118,7 @@ pub(super) fn run(
     (variant, flow): (&str, Flow),
     control: &Control,
 ) -> Result<Counted, ExperimentError> {
-    let frames = super::frames(setup);
+    let frames = frames(setup);
     let lists = Lists::new(variant, frames, setup.topology.nr_cpus())?;
     let mut driven = Driven {
         lists: &lists,
@@ -185,7 +158,7 @@ pub(super) fn run(
         cached,
         cached_late: lists.cached_on(all()),
         lost: lists.lost(),
-        least_share: super::ratio(least * TENANTS as u64, allocs),
+        least_share: ratio(least * TENANTS as u64, allocs),
     })
 }
 

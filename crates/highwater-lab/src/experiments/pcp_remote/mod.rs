@@ -9,12 +9,12 @@
 //! by real threads.
 
 mod counted;
+mod parts;
 mod threads;
 mod variants;
 
-use highwater::units::Pages;
-
-use self::counted::{Counted, Flow};
+use self::counted::Counted;
+use self::parts::{Flow, PURGERS, TENANTS, ratio};
 use self::threads::Timed;
 use self::variants::{NAMES, OURS, OWNED, TODAY};
 use super::{Experiment, ExperimentError, Findings, Setup, Size, published};
@@ -49,9 +49,6 @@ pub static EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const TENANTS: usize = 18;
-const PURGERS: usize = 2;
-
 /// Pages for which visits are counted: a block of 2 MiB.
 const BLOCK: f64 = 512.0;
 
@@ -66,17 +63,6 @@ const NOTE: &str = "In the remote flow 18 tenants allocate on CPUs 0 to 17, and 
     took. Gained: frames that came to the lists of nine tenants while these were idle and the two \
     threads freed their pages. Waits count locks of lists and of the back end that were held, and \
     lists that were found held. Threads are real in the last table, CPUs virtual throughout.";
-
-/// Returns the frames of the pool: as many for each CPU on every machine, so that lists are as
-/// large.
-fn frames(setup: &Setup) -> Pages {
-    let nr_cpus = setup.topology.nr_cpus() as u64;
-    Pages(setup.pick(1 << 19, 1 << 17) * nr_cpus / (TENANTS + PURGERS) as u64)
-}
-
-fn ratio(part: u64, whole: u64) -> f64 {
-    to_f64(part) / to_f64(whole)
-}
 
 fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let rounds = setup.repeats(7, 1, 1);

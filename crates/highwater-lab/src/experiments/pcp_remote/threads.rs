@@ -8,9 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::counted::{Flow, purger_cpu, tenant_cpu};
+use super::parts::{Flow, PURGERS, TENANTS, frames, purger_cpu, tenant_cpu};
 use super::variants::{Events, Lists, Page};
-use super::{PURGERS, TENANTS};
 use crate::experiments::crew::{Crew, Hand};
 use crate::experiments::{ExperimentError, Setup};
 
@@ -124,7 +123,7 @@ impl Shared<'_> {
 }
 
 pub(super) fn run(setup: &Setup, (variant, flow): (&str, Flow)) -> Result<Timed, ExperimentError> {
-    let frames = super::frames(setup);
+    let frames = frames(setup);
     let chunks = setup.pick(64, 4);
     let lists = Lists::new(variant, frames, setup.topology.nr_cpus())?;
     let shared = Shared {
