@@ -104,6 +104,8 @@ pub struct Thresholds {
     pub bad: Option<f64>,
     /// Which side is worse.
     pub scale: Scale,
+    /// The second number that makes it bad, as a short text, where the check has one.
+    pub bad_beside: Option<&'static str>,
 }
 
 /// Which side of a threshold is worse.
@@ -123,6 +125,7 @@ impl Thresholds {
             warn,
             bad: Some(bad),
             scale: Scale::Rising,
+            bad_beside: None,
         }
     }
 
@@ -133,6 +136,7 @@ impl Thresholds {
             warn,
             bad: Some(bad),
             scale: Scale::Falling,
+            bad_beside: None,
         }
     }
 
@@ -143,7 +147,15 @@ impl Thresholds {
             warn,
             bad: None,
             scale: Scale::Rising,
+            bad_beside: None,
         }
+    }
+
+    /// Adds the second number that makes it bad, which the check itself judges.
+    #[must_use]
+    pub const fn or_bad(mut self, beside: &'static str) -> Self {
+        self.bad_beside = Some(beside);
+        self
     }
 
     /// Returns the verdict of `value`. A value at a threshold is not beyond it; one that is no
@@ -199,13 +211,20 @@ impl Figure {
     /// The thresholds as text, such as `> 2, > 5 %`.
     #[must_use]
     pub fn limits(&self) -> String {
-        let Thresholds { warn, bad, scale } = self.thresholds;
+        let Thresholds {
+            warn,
+            bad,
+            scale,
+            bad_beside,
+        } = self.thresholds;
         let sign = match scale {
             Scale::Rising => '>',
             Scale::Falling => '<',
         };
         let bad = bad.map_or_else(String::new, |bad| format!(", {sign} {}", rounded(bad)));
-        format!("{sign} {}{bad}{}", rounded(warn), self.unit.symbol())
+        let beside = bad_beside.map_or_else(String::new, |beside| format!(", {beside}"));
+        let unit = self.unit.symbol();
+        format!("{sign} {}{bad}{unit}{beside}", rounded(warn))
     }
 }
 
@@ -416,6 +435,12 @@ mod tests {
         };
         assert_eq!(figure.shown(), "3 ± 0.5 %");
         assert_eq!(figure.limits(), "> 2, > 5 %");
+        let thresholds = Thresholds::warn_above(10.0).or_bad("stall > 20 %");
+        let other = Figure {
+            thresholds,
+            ..figure.clone()
+        };
+        assert_eq!(other.limits(), "> 10 %, stall > 20 %");
         let finding = Finding::judged(figure, "much", "3 / 100").with("count_pages", 3);
         let json = finding.to_json();
         assert_eq!(json["verdict"], "warn");

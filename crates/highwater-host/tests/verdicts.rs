@@ -202,7 +202,10 @@ fn drains_are_judged_above_32_cpus() {
     let old = of("6.1.1", 256, 0);
     assert_eq!((verdict(&old, 7), value(&old, 7)), (Bad, 6_329.0));
     assert_eq!(verdict(&of("5.10.1", 64, 0), 7), Ok);
-    assert_eq!(verdict(&of("7.2.1", 64, 5), 7), Ok);
+    // In pieces of a batch since 6.19.
+    assert_eq!(verdict(&of("6.18.15", 64, 5), 7), Bad);
+    let newer = of("6.19.0", 64, 5);
+    assert_eq!((verdict(&newer, 7), value(&newer, 7)), (Ok, 63.0));
 }
 
 #[test]
@@ -321,7 +324,10 @@ fn throttling_is_bad_if_the_group_also_stands_still() {
     assert_eq!(verdict(&of(5, "90.00"), 16), Bad);
     assert_eq!(verdict(&of(4, "90.00"), 16), Ok);
     assert_eq!(verdict(&of(101, "20.00"), 16), Warn);
-    assert_eq!(verdict(&of(101, "20.01"), 16), Bad);
+    let dead = check(&of(101, "20.01"), 16);
+    assert_eq!(dead.verdict, Bad);
+    // Both sides are printed.
+    assert_eq!(dead.figure.unwrap().limits(), "> 10/s, stall > 20 %");
     let v1 = Tree::of("6.12.1", 2).file("sys/fs/cgroup/memory/memory.limit_in_bytes", "1\n");
     assert!(check(&v1, 16).says.contains("this is v1"));
 }

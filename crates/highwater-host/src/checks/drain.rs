@@ -17,11 +17,12 @@ pub(super) const CHECK: Check = Check {
         processes exit, every other CPU that needs the zone waits for as many holds as there \
         are contenders: 18 exits on 256 CPUs kept others waiting for tens of milliseconds.",
     formula: "largest `batch` of /proc/zoneinfo << CONFIG_PCP_BATCH_SCALE_MAX; from 5.14 to 6.6 \
-        the largest `high` - `batch`; before 5.14, and where drains go in pieces, `batch`",
+        the largest `high` - `batch`; before 5.14, and where drains go in pieces (6.19), `batch`",
     thresholds: "2,047 pages take up to 140 us under the lock, 511 about 40 us (published for \
         three servers); times the number of contenders. Judged above 32 CPUs only.",
     thread: threads::PCP,
-    kernels: "all; batch << scale from 6.7; in pieces of a batch from 7.0",
+    kernels: "all; batch << scale from 6.7; frees and decays in pieces of a batch from 6.19, where \
+        only a CPU that goes offline and a drain of all lists still take batch << scale",
     advice: "build with CONFIG_PCP_BATCH_SCALE_MAX=0 to 3, or use a kernel that drains in pieces",
 };
 
@@ -46,7 +47,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     let Some(batch) = batch else {
         return Err(Missing::new("needs per-CPU lists in /proc/zoneinfo"));
     };
-    let (pages, formula) = if kernel.is_from(7, 0) {
+    let (pages, formula) = if kernel.is_from(6, 19) {
         (batch, format!("drained in pieces: batch {batch}"))
     } else if kernel.is_from(6, 7) {
         let scale = scale(machine)?;

@@ -25,7 +25,7 @@ pub(super) const CHECK: Check = Check {
     advice: "raise memory.high of the group, or lower its load",
 };
 
-const THRESHOLDS: Thresholds = Thresholds::warn_above(10.0);
+const THRESHOLDS: Thresholds = Thresholds::warn_above(10.0).or_bad("stall > 20 %");
 
 /// Events a second that a single thread at the longest throttle makes, and a margin.
 const THROTTLED_PER_S: f64 = 0.4;
@@ -86,6 +86,8 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     let mut finding = Finding::judged(figure, says, formula)
         .with("group", path.clone())
         .with("full_avg10_percent", full)
+        .with("bad_full_avg10_percent", FULL_BAD)
+        .with("bad_from_per_s", THROTTLED_PER_S)
         .advise(format!("raise memory.high of {path}, or lower its load"));
     if rate > THROTTLED_PER_S && full > FULL_BAD {
         finding.verdict = Verdict::Bad;
