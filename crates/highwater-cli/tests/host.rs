@@ -12,6 +12,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
+use highwater_host::tracefs::Tracefs;
 use serde_json::Value;
 
 use support::{Bench, highwater, run, text};
@@ -198,4 +199,42 @@ fn watching_repeats_until_a_signal() {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+/// Returns the tracing instances of a process.
+fn instances_of(tracefs: &Tracefs, pid: u32) -> usize {
+    let names = fs::read_dir(tracefs.root().join("instances")).unwrap();
+    let prefix = format!("highwater-{pid}-");
+    names
+        .filter(|name| {
+            let name = name.as_ref().unwrap().file_name();
+            name.to_str().is_some_and(|name| name.starts_with(&prefix))
+        })
+        .count()
+}
+
+/// Goal: Ctrl-C during `--trace` leaves no tracing instance. Method: the signal is sent while the
+/// instance exists; skipped where tracing is refused.
+#[test]
+fn ctrl_c_removes_the_tracing_instance() {
+    let tracefs = match Tracefs::open() {
+        Ok(tracefs) => tracefs,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    if let Err(error) = tracefs.instance() {
+        return eprintln!("skipped: {error}");
+    }
+    let mut child = highwater(&["host", "--trace", "--explain", "8"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while instances_of(&tracefs, child.id()) == 0 {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended without tracing");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(instances_of(&tracefs, child.id()), 0);
 }

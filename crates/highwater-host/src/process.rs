@@ -4,6 +4,7 @@
 //! sums the counter over all CPUs for it, else `smaps_rollup`, for which the kernel walks the page
 //! tables. Whether `statm` is exact is seen by comparing, because distributions backport.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use crate::groups::cpu_time;
@@ -132,10 +133,11 @@ impl ProcessTable {
             }
             ExactBy::Rollup => rollups(machine, effort, &mut processes),
         }
+        let is_hidden = is_hidden(root, &processes);
         Ok(Self {
             processes,
             exact_by,
-            is_hidden: is_hidden(root),
+            is_hidden,
         })
     }
 
@@ -288,15 +290,39 @@ fn by_rollup(machine: &Machine, pid: u32) -> Option<Exact> {
     })
 }
 
-/// Returns whether `/proc` is mounted with `hidepid`, for this user.
-fn is_hidden(root: &Root) -> bool {
+/// Returns whether `/proc` is mounted with `hidepid`, for this user: without the right to trace
+/// others, and with no process of another user in the table.
+fn is_hidden(root: &Root, processes: &[Process]) -> bool {
     let mounts = root.parse("proc/self/mountinfo", parse::mounts);
     let hides = |mount: &parse::Mount| {
         let value = mount.option_value("hidepid");
         mount.kind == "proc" && value.is_some_and(|value| !matches!(value, "0" | "off"))
     };
-    let can_see = root.is_live() && root.read_bytes("proc/1/environ").is_ok();
-    !can_see && mounts.is_ok_and(|mounts| mounts.iter().any(hides))
+    let has_hiding_mount = mounts.is_ok_and(|mounts| mounts.iter().any(hides));
+    has_hiding_mount && !(root.is_live() && sees_others(root, processes))
+}
+
+/// Returns whether the files of another user's process can be seen.
+fn sees_others(root: &Root, processes: &[Process]) -> bool {
+    let owner = |name: &str| {
+        let metadata = std::fs::metadata(root.path_of(&format!("proc/{name}")));
+        metadata.ok().map(|metadata| metadata.uid())
+    };
+    let own = owner("self");
+    let is_other = |process: &Process| {
+        let uid = owner(&process.pid.to_string());
+        uid.is_some() && uid != own
+    };
+    may_trace(root) || processes.iter().any(is_other)
+}
+
+/// Returns whether this process has `CAP_SYS_PTRACE`.
+fn may_trace(root: &Root) -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = root.read("proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 == 1)
 }
 
 #[cfg(test)]

@@ -196,6 +196,28 @@ fn calls_that_flush_are_told_from_those_that_do_not() {
     assert!(name.ends_with(&format!("({task})")), "{name}");
 }
 
+/// Returns the tracing instances of this process.
+fn own_instances(tracefs: &Tracefs) -> usize {
+    let names = std::fs::read_dir(tracefs.root().join("instances")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let prefix = format!("highwater-{}-", std::process::id());
+    names.filter(|name| name.starts_with(&prefix)).count()
+}
+
+/// Goal: a panic while events are recorded leaves no instance. Method: the closure that asks for an
+/// end panics, with an instance there.
+fn a_panic_leaves_no_instance(tracefs: &Tracefs) {
+    let seen = std::cell::Cell::new(0);
+    let panics = || {
+        seen.set(own_instances(tracefs));
+        panic!("while events are recorded");
+    };
+    let collect = || Traced::collect(tracefs, Duration::from_secs(60), &panics).is_ok();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(collect));
+    assert!(panicked.is_err());
+    assert_eq!((seen.get(), own_instances(tracefs)), (1, 0));
+}
+
 /// Goal: a recording of the kernel below counts this program's pages, and leaves nothing behind.
 /// Method: threads touch memory meanwhile; skipped where tracing is refused.
 #[test]
@@ -203,12 +225,6 @@ fn the_kernel_below_is_counted() {
     let tracefs = match Tracefs::open() {
         Ok(tracefs) => tracefs,
         Err(error) => return eprintln!("skipped: {error}"),
-    };
-    let own = || {
-        let names = std::fs::read_dir(tracefs.root().join("instances")).unwrap();
-        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let prefix = format!("highwater-{}-", std::process::id());
-        names.filter(|name| name.starts_with(&prefix)).count()
     };
     let rounds = std::cell::Cell::new(0_u32);
     let touch = || {
@@ -223,7 +239,8 @@ fn the_kernel_below_is_counted() {
         Ok(traced) => traced,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    assert_eq!(own(), 0, "the instance is removed");
+    assert_eq!(own_instances(&tracefs), 0, "the instance is removed");
+    a_panic_leaves_no_instance(&tracefs);
     assert!(traced.cpus > 0 && traced.seconds > 0.0);
     match &traced.zone_trips {
         // 20 rounds of 1,024 pages, unless they are huge ones; the buffer may lose some.
