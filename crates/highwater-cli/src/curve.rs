@@ -18,6 +18,7 @@ use crate::Exit;
 use crate::limits;
 use crate::output::{complain, print};
 use crate::replay::{format_parser, input, name_of, shipped};
+use crate::report;
 use crate::signals::Signals;
 use crate::tenant_arg::TenantArgument;
 use crate::watch::watched;
@@ -33,6 +34,8 @@ Examples:
       two tenants, and the best split of 256 MiB between them
   highwater curve OLTP.lis.zst --exact --size 8MiB,64MiB
       two sizes in full
+  highwater curve --report curves.html
+      the same with figures, as one HTML file
   zstdcat cluster52.zst | highwater curve --format twitter -
       a trace from standard input
 
@@ -107,6 +110,10 @@ pub(crate) struct CurveArguments {
     /// Print the curves as one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Write a report with figures as one HTML file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 }
 
 fn policy_parser() -> impl TypedValueParser<Value = Algorithm> {
@@ -147,10 +154,20 @@ impl CurveArguments {
     fn draw(&self) -> Result<Exit, String> {
         let signals = Signals::install().map_err(|e| format!("cannot handle signals: {e}"))?;
         let config = self.config()?;
+        let destination = match report::destination(self.report.as_deref()) {
+            Ok(destination) => destination,
+            Err(exit) => return Ok(exit),
+        };
         let control = Control::default();
         let result = watched(&control, curves, &signals, || curve::run(&config, &control));
         match result {
-            Ok(Ok(report)) => self.print(&report),
+            Ok(Ok(curves)) => {
+                let exit = self.print(&curves)?;
+                Ok(match destination {
+                    Some(to) => report::write(to, report::curve::envelope(&curves), exit),
+                    None => exit,
+                })
+            }
             Ok(Err(error)) => match (&error, signals.received()) {
                 (CurveError::Interrupted, Some(signal)) => {
                     complain(format_args!("interrupted"));

@@ -237,3 +237,52 @@ fn a_directory_that_takes_no_file_is_named() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains(&missing) && said.contains("--dir"), "{said}");
 }
+
+/// Goal: `--report` writes a page with a figure for each tenant and each policy, from which
+/// `highwater report` draws the same page; a path that cannot be written is an error at once.
+#[test]
+fn a_report_is_drawn_again_from_itself() {
+    let bench = Bench::new();
+    let looped: String = (0..6_000).map(|at| format!("{}\n", at % 300)).collect();
+    let once: String = (0..6_000).map(|at| format!("{at}\n")).collect();
+    let tenants = [("web", looped), ("db", once)].map(|(name, text)| {
+        let path = bench.write(name, text);
+        format!("{name}={path},format=lirs")
+    });
+    let (first, again) = (bench.path("first.html"), bench.path("again.html"));
+    let curves = |report: &str| {
+        let [web, db] = &tenants;
+        let policies = ["--policy", "lru,balanced,sieve", "--report", report];
+        let arguments = ["curve", "--tenant", web, "--tenant", db, "--total", "1MiB"];
+        run(&[&arguments[..], &policies].concat())
+    };
+    let output = curves(&first);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let html = std::fs::read_to_string(&first).unwrap();
+    // Two tenants, three policies.
+    for part in [
+        "<figure>",
+        "<svg role=\"img\" aria-label=\"Miss ratio by size.",
+    ] {
+        assert_eq!(html.matches(part).count(), 5, "{part}");
+    }
+    for part in [
+        "give web 512 KiB more from db",
+        "Best split of 1.0 MiB",
+        "web: miss ratio",
+        "<dt>Machine</dt>",
+        "<dt>Seed</dt>",
+        "<dt>Command</dt>",
+        "<dt>Version</dt>",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    let drawn = run(&["report", &first, "--output", &again]);
+    assert_eq!(drawn.status.code(), Some(0), "{}", text(&drawn.stderr));
+    assert!(std::fs::read_to_string(&again).unwrap() == html);
+
+    let refused = curves(&bench.path("missing/curves.html"));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.stdout.is_empty(), "refused before the run");
+    assert!(text(&refused.stderr).contains("cannot write the report"));
+}

@@ -1,8 +1,8 @@
 //! Reports: one self-contained HTML file, with the data inside, so that it can be drawn again.
 //!
 //! An [`Envelope`] is the data: the kind of run, its version and command, and its results.
-//! A module of each kind draws it as a [`Page`](page::Page): `replay`, `lab`, `compare`. A
-//! [`Destination`] is opened before the run, so that a path that cannot be written costs no time,
+//! A module of each kind draws it as a [`Page`](page::Page): `replay`, `curve`, `lab`, `compare`.
+//! A [`Destination`] is opened before the run, so that a path that cannot be written costs no time,
 //! and written whole or not at all.
 //!
 //! Invariant: drawing reads the envelope alone, so a file drawn again shows the same. Nothing in
@@ -15,6 +15,7 @@
 
 mod axis;
 pub(crate) mod compare;
+pub(crate) mod curve;
 mod figure;
 pub(crate) mod lab;
 pub(crate) mod leaves;
@@ -88,6 +89,7 @@ pub(crate) struct Envelope {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     Replay,
+    Curve,
     Lab,
     Compare,
 }
@@ -147,6 +149,7 @@ impl Envelope {
     pub(crate) fn html(&self) -> Result<String, String> {
         let page = match self.kind {
             Kind::Replay => replay::page(self),
+            Kind::Curve => curve::page(self),
             Kind::Lab => lab::page(self),
             Kind::Compare => compare::page(self),
         };
