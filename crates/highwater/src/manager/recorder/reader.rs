@@ -115,8 +115,8 @@ pub struct Recording {
     path: PathBuf,
     info: RecordingInfo,
     log: Log,
-    /// Whether the last refresh found nothing new.
-    is_settled: bool,
+    /// The newest moment at the last refresh that found nothing new: it counts from then on.
+    settled: Option<u64>,
 }
 
 impl Recording {
@@ -159,7 +159,7 @@ impl Recording {
                 nr_cpus: header.nr_cpus,
             },
             log: Log::default(),
-            is_settled: false,
+            settled: None,
         };
         this.scan().map_err(|source| this.unreadable(source))?;
         this.refresh()?;
@@ -175,7 +175,9 @@ impl Recording {
     pub fn refresh(&mut self) -> Result<usize, RecordingError> {
         let (newest, seq) = (self.newest(), self.log.seq);
         self.follow().map_err(|source| self.unreadable(source))?;
-        self.is_settled = self.log.seq == seq;
+        if self.log.seq == seq {
+            self.settled = self.newest();
+        }
         let new = self.log.ticks.range(newest.map_or(0, |tick| tick + 1)..);
         Ok(new.count())
     }
@@ -228,12 +230,13 @@ impl Recording {
     }
 
     /// Returns the last moment. One whose parts are being written counts once they are there, or
-    /// when nothing more was written by the next [`refresh`](Self::refresh).
+    /// when nothing more was written by the next [`refresh`](Self::refresh). Never goes back.
     #[must_use]
     pub fn last(&self) -> Option<u64> {
         let mut newest = self.log.ticks.iter().rev();
         let (tick, last) = newest.next()?;
-        let is_in_progress = last.base == *tick && !last.is_complete() && !self.is_settled;
+        let is_settled = self.settled == Some(*tick);
+        let is_in_progress = last.base == *tick && !last.is_complete() && !is_settled;
         match (is_in_progress, newest.next()) {
             (true, Some((before, _))) => Some(*before),
             _ => Some(*tick),
