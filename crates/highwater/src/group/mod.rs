@@ -32,7 +32,7 @@
 //! | `state` | `cell`, `far` | the token words of one CPU of one group; words of other CPUs, stepped many at a time |
 //! | | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | | `limits` | settings (`memory.min/low/high`) and events (`memory.events`) |
-//! | | `meta`, `path`, `peaks` | name, place and counts of a group; its path, for errors and records |
+//! | | `meta`, `name`, `path`, `peaks` | place, name and counts of a group; its path, for errors |
 //! | | `slot` | storage of groups, reused by later ones, found by id without a lock |
 //! | | `stock` | the groups whose words on one CPU may hold tokens of all their ancestors |
 //! | | `waiters`, `gate` | the wait queues; whether the tree is open |

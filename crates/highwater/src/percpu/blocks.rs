@@ -2,13 +2,12 @@
 //!
 //! Many objects are used on few of the CPUs: a group of a tenant on two of 384. The per-CPU state
 //! of such an object is allocated when its CPU first uses it, and stays until the object goes. The
-//! directory has two levels, so that it is small too: 8 bytes for each [`CHUNK`] CPUs of the
-//! machine, and [`CHUNK`] addresses where there is a block. A frequently used object holds the
-//! addresses of the first CPUs in itself (`NEAR`): their blocks are one cache line nearer for each
-//! level.
+//! object holds the addresses of the first CPUs in itself (`NEAR`). Those of the others are in a
+//! directory of two levels, which is allocated with the first of them: 8 bytes for each [`CHUNK`]
+//! CPUs of the machine, and [`CHUNK`] addresses where there is a block.
 //!
-//! **Protocol.** As [`Published`], at both levels: the first user allocates the chunk or block; of
-//! two concurrent ones one wins, and the other's is dropped.
+//! **Protocol.** As [`Published`], at each level: the first user allocates the directory, chunk or
+//! block; of two concurrent ones one wins, and the other's is dropped.
 
 use std::fmt;
 use std::iter;
@@ -17,9 +16,6 @@ use super::Published;
 
 /// CPUs that share a chunk of the directory: their addresses fill two cache lines.
 const CHUNK: usize = 16;
-
-const CHUNKS_OF_64: usize = 64 / CHUNK;
-const BITS_OF_CHUNK: u64 = (1 << CHUNK) - 1;
 
 /// The addresses of neighbouring CPUs' blocks.
 type Chunk<T> = [Published<T>; CHUNK];
@@ -30,7 +26,7 @@ type Chunk<T> = [Published<T>; CHUNK];
 #[repr(C)]
 pub(crate) struct Blocks<T, const NEAR: usize = 0> {
     near: [Published<T>; NEAR],
-    others: Box<[Published<Chunk<T>>]>,
+    others: Published<Box<[Published<Chunk<T>>]>>,
     nr_cpus: usize,
 }
 
@@ -38,11 +34,9 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
     /// Returns a directory without blocks, for CPUs below `nr_cpus`.
     pub(crate) fn none(nr_cpus: usize) -> Self {
         const { assert!(NEAR.is_multiple_of(CHUNK)) };
-        let others = nr_cpus.saturating_sub(NEAR).div_ceil(CHUNK);
-        let empty = iter::repeat_with(Published::empty);
         Self {
             near: std::array::from_fn(|_| Published::empty()),
-            others: empty.take(others).collect(),
+            others: Published::empty(),
             nr_cpus,
         }
     }
@@ -52,7 +46,7 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
     pub(crate) fn get(&self, cpu: usize) -> Option<&T> {
         match self.near.get(cpu) {
             Some(block) => block.get(),
-            None => self.others.get((cpu - NEAR) / CHUNK)?.get()?[cpu % CHUNK].get(),
+            None => self.others.get()?.get((cpu - NEAR) / CHUNK)?.get()?[cpu % CHUNK].get(),
         }
     }
 
@@ -66,7 +60,7 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
         let block = match self.near.get(cpu) {
             Some(block) => block,
             None => {
-                let chunk = &self.others[(cpu - NEAR) / CHUNK];
+                let chunk = &self.others()[(cpu - NEAR) / CHUNK];
                 let empty = || Box::new(std::array::from_fn(|_| Published::empty()));
                 &chunk.get().unwrap_or_else(|| chunk.publish(empty()))[cpu % CHUNK]
             }
@@ -77,20 +71,32 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
         }
     }
 
-    /// Visits the existing blocks among those of the `nth` 64 CPUs that `bits` names, lowest first.
+    /// Returns the directory of the CPUs that are not near, allocated on first use.
+    fn others(&self) -> &[Published<Chunk<T>>] {
+        match self.others.get() {
+            Some(others) => others,
+            None => {
+                let chunks = self.nr_cpus.saturating_sub(NEAR).div_ceil(CHUNK);
+                let empty = iter::repeat_with(Published::empty);
+                self.others.publish(Box::new(empty.take(chunks).collect()))
+            }
+        }
+    }
+
+    /// Visits the existing blocks of CPUs in the runs that `bits` names, each of `1 << run_shift`
+    /// CPUs, lowest first.
     #[inline]
-    pub(crate) fn each_of<'a>(&'a self, nth: usize, bits: u64, visit: &mut impl FnMut(&'a T)) {
-        let chunks = self.chunks().skip(nth * CHUNKS_OF_64).take(CHUNKS_OF_64);
-        for (nth, chunk) in chunks.enumerate() {
-            let mut bits = bits >> (nth * CHUNK) & BITS_OF_CHUNK;
-            let Some(chunk) = chunk.filter(|_| bits != 0) else {
+    pub(crate) fn each_of<'a>(&'a self, bits: u64, run_shift: u32, visit: &mut impl FnMut(&'a T)) {
+        for (nth, chunk) in self.chunks().enumerate() {
+            let mut cpus = cpus_of_chunk(bits, run_shift, nth);
+            let Some(chunk) = chunk.filter(|_| cpus != 0) else {
                 continue;
             };
-            while bits != 0 {
-                if let Some(block) = chunk[bits.trailing_zeros() as usize % CHUNK].get() {
+            while cpus != 0 {
+                if let Some(block) = chunk[cpus.trailing_zeros() as usize % CHUNK].get() {
                     visit(block);
                 }
-                bits &= bits - 1;
+                cpus &= cpus - 1;
             }
         }
     }
@@ -110,8 +116,27 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
     #[inline]
     fn chunks(&self) -> impl Iterator<Item = Option<&Chunk<T>>> {
         let near = self.near.as_chunks().0.iter().map(Some);
-        near.chain(self.others.iter().map(Published::get))
+        let others = self.others.get().map_or(&[][..], |others| others);
+        near.chain(others.iter().map(Published::get))
     }
+}
+
+/// Returns the CPUs of chunk number `nth` that are in the runs of `1 << run_shift` that `bits`
+/// names.
+#[inline]
+fn cpus_of_chunk(bits: u64, run_shift: u32, nth: usize) -> u16 {
+    let run_of = |cpu: usize| u32::try_from(cpu >> run_shift).unwrap_or(u32::MAX);
+    let is_in = |cpu| {
+        bits.checked_shr(run_of(cpu))
+            .is_some_and(|bits| bits & 1 != 0)
+    };
+    let first = nth * CHUNK;
+    if run_shift == 0 {
+        #[expect(clippy::cast_possible_truncation, reason = "those of one chunk")]
+        return bits.checked_shr(run_of(first)).unwrap_or(0) as u16;
+    }
+    let cpus = (0..CHUNK).map(|at| u16::from(is_in(first + at)) << at);
+    cpus.fold(0, |cpus, cpu| cpus | cpu)
 }
 
 impl<T: fmt::Debug, const NEAR: usize> fmt::Debug for Blocks<T, NEAR> {
@@ -145,10 +170,13 @@ mod tests {
         let others = [2, 500, 1000, usize::MAX];
         assert!(others.iter().all(|&cpu| blocks.get(cpu).is_none()));
         let mut named = Vec::new();
-        blocks.each_of(0, 1 << 1 | 1 << 2 | 1 << 16, &mut |block| {
-            named.push(block.0)
-        });
-        blocks.each_of(5, 1 << 63, &mut |block| named.push(block.0));
-        assert_eq!(named, [1, 16, 383]);
+        let mut name = |block: &(usize, _)| named.push(block.0);
+        blocks.each_of(1 << 1 | 1 << 2 | 1 << 16, 0, &mut name);
+        // Runs of 16 CPUs: 0 to 15, 368 to 383, 992 to 1,007.
+        blocks.each_of(1 << 23 | 1 << 62, 4, &mut name);
+        blocks.each_of(1, 4, &mut name);
+        // Runs of 2.
+        blocks.each_of(1 << 7 | 1 << 8, 1, &mut name);
+        assert_eq!(named, [1, 16, 383, 999, 0, 1, 15, 15, 16]);
     }
 }

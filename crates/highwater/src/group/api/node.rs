@@ -55,7 +55,7 @@ impl GroupNode {
     /// Returns the group's name among its siblings; empty for the root.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.meta.name
+        self.meta.name.as_str()
     }
 
     /// Returns the names from the root: `/` for the root, otherwise such as `/tenant-a/query-42`.

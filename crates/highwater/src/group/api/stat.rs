@@ -76,7 +76,7 @@ impl GroupNode {
     }
 
     pub(super) fn stat(&self) -> &Arc<Stat> {
-        &self.meta().stat
+        self.meta().stat()
     }
 }
 

@@ -13,9 +13,10 @@ use crate::units::{Bytes, GroupId};
 ///
 /// # Cost
 ///
-/// For each group: two cache lines for each CPU that has charged to it, and their addresses: half a
-/// byte for each CPU of the machine, and 128 bytes for each 16 CPUs of which one has charged. Later
-/// groups reuse all of it.
+/// For each group: two cache lines for each CPU that has charged to it, and their addresses. Those
+/// of the first 16 CPUs are part of the group. Once a further one has charged, the others take half
+/// a byte for each CPU of the machine, and 128 bytes for each 16 CPUs of which one has charged.
+/// Later groups reuse all of it.
 #[derive(Clone, Debug)]
 pub struct GroupTree {
     owner: TreeOwner,
@@ -227,7 +228,7 @@ impl GroupTree {
         let shape = groups.shape.read();
         let mut at = GroupId(0);
         for name in names.split('/').filter(|_| !names.is_empty()) {
-            at = *shape.families[at.index()].children.get(name)?;
+            at = *shape.family(at).children.get(name.as_bytes())?;
         }
         let meta = groups.slot(at).meta.read().clone();
         meta.map(|meta| GroupNode::new(&self.owner, meta))

@@ -14,7 +14,7 @@
 use crate::group::error::ChargeError;
 use crate::group::state::{ActingCpu, GroupKey, GroupPath, Groups, Slot, Words};
 use crate::percpu::{PercpuRef, PercpuView};
-use crate::units::Bytes;
+use crate::units::{Bytes, GroupId};
 
 use super::escrow::take;
 use super::outcome::Refilled;
@@ -34,9 +34,9 @@ impl Keeper for Groups {
 
 /// A group's slot, kept in memory, and the key of the group.
 pub(crate) struct SlotRef<K: Keeper> {
-    slot: PercpuView<K, Slot>,
-    /// The slot of the group above, where charges without a chain word go on; its own for the root.
-    above: PercpuView<K, Slot>,
+    /// Beside it: the slot of the group above, where charges without a chain word go on; for the
+    /// root, its own.
+    slot: PercpuView<K, Slot, Slot>,
     key: GroupKey,
 }
 
@@ -44,7 +44,8 @@ pub(crate) struct SlotRef<K: Keeper> {
 #[must_use = "dropping it uncharges its bytes"]
 pub(crate) struct Held<K: Keeper> {
     /// The keeper, and the words of the CPU that the charge was last used on: the first to try.
-    words: PercpuView<K, Words>,
+    /// Beside them: as in [`SlotRef`].
+    words: PercpuView<K, Words, Slot>,
     key: GroupKey,
     bytes: Bytes,
 }
@@ -52,13 +53,8 @@ pub(crate) struct Held<K: Keeper> {
 impl<K: Keeper> SlotRef<K> {
     /// Returns the reference to a group of the keeper's tree.
     pub(crate) fn new(keeper: PercpuRef<K>, key: GroupKey) -> Self {
-        let above = keeper.clone().view(|keeper| {
-            let tree = keeper.tree();
-            let slot = tree.slot(key.id);
-            slot.parent().map_or(slot, |parent| tree.slot(parent))
-        });
-        let slot = keeper.view(|keeper| keeper.tree().slot(key.id));
-        Self { slot, above, key }
+        let slot = keeper.view(|keeper| slots(keeper.tree(), key));
+        Self { slot, key }
     }
 
     #[inline]
@@ -93,7 +89,7 @@ impl<K: Keeper> SlotRef<K> {
 
     #[inline(never)]
     fn take_by_steps(&self, words: &Words, bytes: u64) -> bool {
-        let slots = (&*self.slot, &*self.above);
+        let slots = (&*self.slot, self.slot.beside());
         self.tree()
             .take_by_steps_here(slots, words, self.key, bytes)
     }
@@ -127,7 +123,6 @@ impl<K: Keeper> Clone for SlotRef<K> {
     fn clone(&self) -> Self {
         Self {
             slot: self.slot.clone(),
-            above: self.above.clone(),
             key: self.key,
         }
     }
@@ -141,7 +136,10 @@ impl<K: Keeper> Held<K> {
         actor: ActingCpu,
         bytes: Bytes,
     ) -> Self {
-        let words = keeper.view(|keeper| words(keeper.tree(), key, actor));
+        let words = keeper.view(|keeper| {
+            let (slot, above) = slots(keeper.tree(), key);
+            (slot.words(slot.index(actor)), above)
+        });
         Self { words, key, bytes }
     }
 
@@ -283,12 +281,27 @@ impl<K: Keeper> Held<K> {
 
     #[inline(never)]
     fn give_back_slowly(&mut self, bytes: Bytes) {
-        if let Some(above) = self.words.park_own_here(bytes.0) {
-            let index = self.words.index();
-            return self.tree().uncharge_above(above, index, bytes.0);
+        let own: &Words = &self.words;
+        if own.own.park_here(bytes.0) {
+            // From here on another group may get the slot; the one above still has the bytes.
+            let above = self.words.beside();
+            match above.find_words(own.index()) {
+                // The root's is its own, and has nothing above.
+                Some(words) if std::ptr::eq(words, own) => {}
+                Some(words) if words.chain.park_here(bytes.0) => {}
+                _ => self.give_back_above(above.id(), bytes),
+            }
+            return;
         }
         self.turn_here();
         self.tree().uncharge(self.key.id, ActingCpu::Here, bytes.0);
+    }
+
+    /// Uncharges the groups from `above` upwards.
+    #[inline(never)]
+    fn give_back_above(&self, above: GroupId, bytes: Bytes) {
+        let index = self.words.index();
+        self.tree().uncharge_by_steps(above, index, bytes.0);
     }
 
     /// Makes the words of this CPU the first to try.
@@ -296,8 +309,7 @@ impl<K: Keeper> Held<K> {
     fn turn_here(&mut self) {
         if self.tree().is_restartable() {
             let key = self.key;
-            self.words
-                .turn(|keeper| words(keeper.tree(), key, ActingCpu::Here));
+            self.words.turn(|keeper| words_here(keeper.tree(), key));
         }
     }
 
@@ -325,8 +337,15 @@ impl<K: Keeper> Drop for Held<K> {
     }
 }
 
-/// Returns the words of a group that `actor` steps.
-fn words(tree: &Groups, key: GroupKey, actor: ActingCpu) -> &Words {
+/// Returns the words of a group that the thread steps.
+fn words_here(tree: &Groups, key: GroupKey) -> &Words {
     let slot = tree.slot(key.id);
-    slot.words(slot.index(actor))
+    slot.words(slot.index(ActingCpu::Here))
+}
+
+/// Returns the slot of a group, and that of the group above, or its own for the root.
+fn slots(tree: &Groups, key: GroupKey) -> (&Slot, &Slot) {
+    let slot = tree.slot(key.id);
+    let above = slot.parent().map_or(slot, |parent| tree.slot(parent));
+    (slot, above)
 }

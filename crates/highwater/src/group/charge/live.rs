@@ -95,7 +95,6 @@ impl Groups {
         }
         slot.touch(index);
         slot.add_holder();
-        words.set_above(slot.parent());
         if word.update(Word::enlisted).is_err() {
             self.uncount(Site::own(at));
         }
@@ -125,7 +124,12 @@ impl Groups {
 
     /// Retires the words of a group that are near, and adds the others to a batch.
     fn retire_or_add<'a>(&self, top: GroupId, id: GroupId, slot: &'a Slot, far: &mut Far<'a>) {
-        for (site, cell) in slot.words_of(top, id) {
+        // A word that is not live stays so under the lock: most groups have none on most CPUs, and
+        // a far word would cost a membarrier.
+        let live = slot
+            .words_of(top, id)
+            .filter(|(_, cell)| cell.load().is_live());
+        for (site, cell) in live {
             match cell.update_near(Word::retired) {
                 Some(Ok(before)) => self.retired(site, before),
                 Some(Err(_)) => {}

@@ -45,8 +45,7 @@
 //! counter for each batch that it evicts; the proposal has no bound on what a CPU parks.
 
 use crate::group::state::{
-    Above, ActingCpu, Balance, Cell, DEPTH_MAX, GRANT_MAX, GroupKey, Groups, Site, Slot, Word,
-    Words,
+    ActingCpu, Balance, Cell, DEPTH_MAX, GRANT_MAX, GroupKey, Groups, Site, Slot, Word, Words,
 };
 use crate::units::GroupId;
 
@@ -154,18 +153,6 @@ impl Groups {
             words.own.end();
         }
         false
-    }
-
-    /// Uncharges `bytes` of the groups from that one upwards, at words that the thread's CPU has
-    /// just stepped.
-    #[inline(always)]
-    pub(super) fn uncharge_above(&self, above: Above, index: usize, bytes: u64) {
-        if let Above::Group(id) = above {
-            let words = self.slot(id).find_words(index);
-            if !words.is_some_and(|words| words.chain.park_here(bytes)) {
-                self.uncharge_by_steps(id, index, bytes);
-            }
-        }
     }
 
     /// Charges `bytes`, reserving them and grants where a level has no tokens; returns the most

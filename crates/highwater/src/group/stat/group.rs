@@ -58,7 +58,7 @@ pub(in crate::group) struct Stat {
     pub(super) parent: Option<Arc<Self>>,
     /// Distance from the root, and a number of the group in its tree: the order of flush locks.
     pub(super) rank: (u32, u64),
-    pub(super) blocks: Blocks<StatBlock>,
+    pub(super) blocks: Blocks<StatBlock, 16>,
     /// CPUs whose block may be open, or about to be. Written by: updates that open one, and the
     /// flush (read-modify-writes). Read by: the flush. Publishes: that the block exists.
     pub(super) dirty: Box<[AtomicU64]>,

@@ -123,7 +123,7 @@ fn what_counts_up_and_down_walks_no_chain() {
     let tree = GroupTree::new(2);
     let group = tree.root().child("g", Limits::default()).unwrap();
     group.at(CpuId(0)).add_stat(StatItem::File, 1);
-    let stat = &tree.root().meta().stat.clone();
+    let stat = &tree.root().meta().stat().clone();
     let bound = stat.bound();
     for _ in 0..1000 {
         group.at(CpuId(0)).add_stat(StatItem::File, -1);

@@ -22,7 +22,6 @@
 //!   two readings are microseconds apart, and that many steps take seconds.
 
 use crate::percpu::{Gated, Gates, Open};
-use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::GroupId;
 #[cfg(not(loom))]
 use crate::units::PAGE_BYTES;
@@ -241,17 +240,6 @@ impl InFlight {
     }
 }
 
-/// Stands for "no group above" in [`Words::above`].
-const NO_GROUP: u32 = u32::MAX;
-
-/// What is above a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::group) enum Above {
-    /// It is the root.
-    Nothing,
-    Group(GroupId),
-}
-
 /// The token words of one CPU of one group, on their own pair of cache lines.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -260,10 +248,6 @@ pub(in crate::group) struct Words {
     pub(in crate::group) chain: Cell,
     /// Tokens that are reserved on the group alone.
     pub(in crate::group) own: Cell,
-    /// The group above, where the bytes go on from the own word; no group's id below the root.
-    /// Written by: the thread that makes the own word live, before that. Read by: steps of the own
-    /// word, between its load and its step. Publishes: nothing.
-    above: AtomicU32,
     /// The number of these words.
     index: usize,
 }
@@ -274,7 +258,6 @@ impl Words {
         Self {
             chain: Cell::new(gates, index),
             own: Cell::new(gates, index),
-            above: AtomicU32::new(NO_GROUP),
             index,
         }
     }
@@ -283,29 +266,6 @@ impl Words {
     #[inline]
     pub(in crate::group) fn index(&self) -> usize {
         self.index
-    }
-
-    /// Tells the own word which group is above, before it becomes live.
-    pub(in crate::group) fn set_above(&self, above: Option<GroupId>) {
-        let id = above.map_or(NO_GROUP, |id| id.0);
-        // Relaxed: a step of a live word compares the word, which becomes live afterwards.
-        self.above.store(id, Ordering::Relaxed);
-    }
-
-    /// Parks bytes in the own word by a plain store; returns where they go on, or `None` if it did
-    /// not park them.
-    #[inline(always)]
-    pub(in crate::group) fn park_own_here(&self, bytes: u64) -> Option<Above> {
-        let mut above = NO_GROUP;
-        let parked = self.own.0.try_step(|word| {
-            // Relaxed: loaded after the word, and stored before it became live.
-            above = self.above.load(Ordering::Relaxed);
-            raw(Word(word).parked_whole(bytes))
-        });
-        parked.then_some(match above {
-            NO_GROUP => Above::Nothing,
-            id => Above::Group(GroupId(id)),
-        })
     }
 
     /// Returns the word in which an operation that takes no tokens is marked: a live one if there

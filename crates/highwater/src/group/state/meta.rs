@@ -7,11 +7,12 @@ use std::fmt;
 use crate::group::policy::pressure::LazyMeter;
 use crate::group::stat::Stat;
 use crate::percpu::Published;
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Arc, OnceLock};
 use crate::units::{GroupId, OomScoreAdj};
 
 use super::limits::{Event, EventCounts, Limits, Settings};
+use super::name::Name;
 use super::peaks::Watches;
 
 /// Identifies one group of a tree: the id, and the incarnation that tells it from later groups of
@@ -40,14 +41,16 @@ impl fmt::Display for GroupKey {
 #[derive(Debug)]
 pub(in crate::group) struct Meta {
     pub(in crate::group) key: GroupKey,
-    pub(in crate::group) name: Box<str>,
+    pub(in crate::group) name: Name,
     pub(in crate::group) parent: Option<Arc<Self>>,
     pub(in crate::group) depth: u32,
     pub(in crate::group) settings: Settings,
-    pub(in crate::group) events: EventCounts,
+    /// Allocated when the first event is counted.
+    events: Published<EventCounts>,
     pub(in crate::group) meter: LazyMeter,
     pub(in crate::group) peaks: Watches,
-    pub(in crate::group) stat: Arc<Stat>,
+    /// Made when something is first counted or read: many groups only charge.
+    stat: OnceLock<Arc<Stat>>,
     /// Written by: its setter. Read by: victim selection, and the creation of a child. Publishes:
     /// nothing.
     oom_score_adj: AtomicU32,
@@ -65,14 +68,14 @@ impl Meta {
     pub(in crate::group) fn root(key: GroupKey, stat: Arc<Stat>) -> Self {
         Self {
             key,
-            name: "".into(),
+            name: Name::new(""),
             parent: None,
             depth: 0,
             settings: Settings::new(Limits::default()),
-            events: EventCounts::default(),
+            events: Published::empty(),
             meter: LazyMeter::default(),
             peaks: Watches::new(),
-            stat,
+            stat: OnceLock::from(stat),
             oom_score_adj: AtomicU32::new(0),
             is_oom_victim: AtomicBool::new(false),
             is_removed_when_unused: AtomicBool::new(false),
@@ -89,14 +92,14 @@ impl Meta {
     ) -> Self {
         Self {
             key,
-            name: name.into(),
+            name: Name::new(name),
             parent: Some(Arc::clone(parent)),
             depth: parent.depth + 1,
             settings: Settings::new(limits),
-            events: EventCounts::default(),
+            events: Published::empty(),
             meter: LazyMeter::default(),
             peaks: Watches::new(),
-            stat: parent.stat.child(),
+            stat: OnceLock::new(),
             oom_score_adj: AtomicU32::new(parent.oom_score_adj().get().cast_unsigned()),
             is_oom_victim: AtomicBool::new(false),
             is_removed_when_unused: AtomicBool::new(false),
@@ -111,10 +114,40 @@ impl Meta {
 
     /// Counts an event at the group, and in the subtree of each ancestor.
     pub(in crate::group) fn record(&self, event: Event) {
-        self.events.add_local(event);
+        self.events_to_count().add_local(event);
         for meta in self.up() {
-            meta.events.add_subtree(event);
+            meta.events_to_count().add_subtree(event);
         }
+    }
+
+    fn events_to_count(&self) -> &EventCounts {
+        match self.events.get() {
+            Some(events) => events,
+            None => self.events.publish(Box::default()),
+        }
+    }
+
+    /// Returns the event counts, if there was an event.
+    pub(in crate::group) fn events(&self) -> Option<&EventCounts> {
+        self.events.get()
+    }
+
+    /// Returns the statistics.
+    #[inline]
+    pub(in crate::group) fn stat(&self) -> &Arc<Stat> {
+        match self.stat.get() {
+            Some(stat) => stat,
+            None => self.make_stat(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_stat(&self) -> &Arc<Stat> {
+        self.stat.get_or_init(|| {
+            let parent = self.parent.as_ref().expect("the root has its own");
+            parent.stat().child()
+        })
     }
 
     pub(in crate::group) fn oom_score_adj(&self) -> OomScoreAdj {
@@ -165,6 +198,8 @@ impl Meta {
 
 impl Drop for Meta {
     fn drop(&mut self) {
-        self.stat.retire();
+        if let Some(stat) = self.stat.get() {
+            stat.retire();
+        }
     }
 }

@@ -51,15 +51,19 @@ pub(in crate::group) struct Slot {
     /// Written by: creation, while nothing is reserved or in flight here. Read by: operations that
     /// have something reserved or in flight here, so it cannot change under them.
     parent: AtomicU32,
+    /// Its own. Never changes.
+    id: GroupId,
     /// Token words by number, that is by CPU, and the extra ones. Allocated when their CPU first
     /// charges, and kept for later groups.
     cells: Blocks<Words, 16>,
     /// How the words are stepped, and how many there are.
     gates: Gates,
-    /// Bitmap of the words that may be other than idle. Written by: the first operation of a CPU;
-    /// cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear bit
-    /// says that no operation has begun there.
-    touched: Box<[AtomicU64]>,
+    /// Bitmap of the runs of `1 << run_shift` words of which one may be other than idle: with up to
+    /// 64 words, a bit for each. Written by: the first operation of a CPU; cleared before reuse.
+    /// Read by: passes over the subtree. A set bit says nothing; a clear bit says that no operation
+    /// has begun there.
+    touched: AtomicU64,
+    run_shift: u32,
     /// Metadata of the group that lives here or whose charges are still here.
     pub(in crate::group) meta: RwLock<Option<Arc<Meta>>>,
     /// Live words whose tokens count here: chain words of the subtree and own words of the group.
@@ -72,20 +76,22 @@ pub(in crate::group) struct Slot {
 }
 
 // The addresses of the words of the first CPUs share a line with the incarnation.
+#[cfg(not(loom))]
 const _: () = assert!(align_of::<Slot>() >= 128 && std::mem::offset_of!(Slot, cells) <= 16);
 
 impl Slot {
-    fn new(gates: Gates) -> Self {
+    fn new(id: GroupId, gates: Gates) -> Self {
+        let words_of_bit = gates.nr_words().div_ceil(64).next_power_of_two();
         Self {
             incarnation: AtomicU64::new(0),
             parent: AtomicU32::new(NO_PARENT),
+            id,
             ledger: CachePadded::new(Ledger::new()),
             holders: AtomicU64::new(0),
             holders_peak: AtomicU64::new(0),
             gates,
-            touched: (0..gates.nr_words().div_ceil(64))
-                .map(|_| AtomicU64::new(0))
-                .collect(),
+            touched: AtomicU64::new(0),
+            run_shift: words_of_bit.ilog2(),
             cells: Blocks::none(gates.nr_words()),
             meta: RwLock::new(&META, None),
         }
@@ -103,6 +109,11 @@ impl Slot {
     pub(in crate::group) fn step_incarnation(&self) -> u64 {
         // Pairs with the load in `incarnation`; SeqCst as there.
         self.incarnation.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    #[inline]
+    pub(in crate::group) fn id(&self) -> GroupId {
+        self.id
     }
 
     pub(in crate::group) fn is_alive(&self) -> bool {
@@ -132,9 +143,9 @@ impl Slot {
         self.ledger.reset_peak();
         // Relaxed: a statistic; published as above.
         self.holders_peak.store(0, Ordering::Relaxed);
-        for word in &self.touched {
+        if self.touched() != 0 {
             // Pairs with `touch`; SeqCst as there.
-            word.store(0, Ordering::SeqCst);
+            self.touched.store(0, Ordering::SeqCst);
         }
     }
 
@@ -184,12 +195,11 @@ impl Slot {
 
     /// Makes passes over the subtree include word number `index`.
     pub(in crate::group) fn touch(&self, index: usize) {
-        let (word, bit) = (&self.touched[index / 64], 1 << (index % 64));
-        // Pairs with `touched_bits`. SeqCst: the bit is set before anything begins in the word,
-        // and a pass that misses the bit must come before that in the one order of all words.
-        if word.load(Ordering::SeqCst) & bit == 0 {
-            // Pairs with `touched_bits`; SeqCst as above.
-            word.fetch_or(bit, Ordering::SeqCst);
+        let bit = 1 << (index >> self.run_shift);
+        if self.touched() & bit == 0 {
+            // Pairs with `touched`. SeqCst: the bit is set before anything begins in the word, and
+            // a pass that misses the bit must come before that in the one order of all words.
+            self.touched.fetch_or(bit, Ordering::SeqCst);
         }
     }
 
@@ -198,25 +208,25 @@ impl Slot {
     #[inline]
     pub(in crate::group) fn each_touched<'a>(&'a self, mut visit: impl FnMut(&'a Words)) -> usize {
         let mut count = 0;
-        for (nth, bits) in self.touched_bits().enumerate() {
-            // In a word that was not allocated yet, nothing has begun.
-            self.cells.each_of(nth, bits, &mut visit);
-            count += bits.count_ones() as usize;
-        }
+        // In a word that was not allocated yet, nothing has begun.
+        let counted = &mut |words| {
+            count += 1;
+            visit(words);
+        };
+        self.cells.each_of(self.touched(), self.run_shift, counted);
         count
     }
 
     /// Returns the words in which an operation may have begun.
     pub(in crate::group) fn touched_words(&self) -> impl Iterator<Item = &Words> {
-        self.touched_bits()
-            .enumerate()
-            .flat_map(move |(nth, mut bits)| {
-                std::iter::from_fn(move || {
-                    let bit = bits.trailing_zeros();
-                    bits &= bits.wrapping_sub(1);
-                    (bit < u64::BITS).then(|| self.words(nth * 64 + bit as usize))
-                })
-            })
+        let mut bits = self.touched();
+        let runs = std::iter::from_fn(move || {
+            let bit = bits.trailing_zeros() as usize;
+            bits &= bits.wrapping_sub(1);
+            let begin = bit << self.run_shift;
+            (bit < 64).then(|| begin..begin + (1 << self.run_shift))
+        });
+        runs.flatten().filter_map(|index| self.find_words(index))
     }
 
     /// Returns the words of this group, number `id`, whose tokens are reserved on the ledger of
@@ -234,9 +244,9 @@ impl Slot {
         })
     }
 
-    fn touched_bits(&self) -> impl Iterator<Item = u64> {
+    fn touched(&self) -> u64 {
         // Pairs with `touch`; SeqCst as there.
-        self.touched.iter().map(|word| word.load(Ordering::SeqCst))
+        self.touched.load(Ordering::SeqCst)
     }
 
     /// Returns all words that were allocated, with their numbers.
@@ -313,7 +323,7 @@ impl Slots {
         let slot = &slots[offset];
         Some(match slot.get() {
             Some(slot) => slot,
-            None => slot.publish(Box::new(Slot::new(gates))),
+            None => slot.publish(Box::new(Slot::new(id, gates))),
         })
     }
 }

@@ -16,6 +16,7 @@ use crate::units::{CpuId, GroupId};
 
 use super::cell::Site;
 use super::gate::Gate;
+use super::name::Name;
 use super::slot::{ActingCpu, Slot, Slots};
 use super::stock::TokenStock;
 use super::waiters::Lines;
@@ -34,26 +35,57 @@ pub(in crate::group) type TreeOwner = Arc<PercpuOwner<Groups>>;
 /// The children of one group.
 #[derive(Debug, Default)]
 pub(in crate::group) struct Family {
-    pub(in crate::group) children: BTreeMap<Box<str>, GroupId>,
+    pub(in crate::group) children: BTreeMap<Name, GroupId>,
     pub(in crate::group) zombies: BTreeSet<GroupId>,
     /// Living children that have a `min` or a `low`.
     pub(in crate::group) protected: BTreeSet<GroupId>,
 }
 
+/// That of a group that never had children.
+static NO_FAMILY: Family = Family {
+    children: BTreeMap::new(),
+    zombies: BTreeSet::new(),
+    protected: BTreeSet::new(),
+};
+
 /// The state that the tree's lock guards.
 #[derive(Debug, Default)]
 pub(in crate::group) struct TreeShape {
-    /// By id.
-    pub(in crate::group) families: Vec<Family>,
+    /// By id; allocated with the first child.
+    families: Vec<Option<Box<Family>>>,
     pub(in crate::group) free: Vec<GroupId>,
     /// Every zombie, in the order in which they are checked.
     pub(in crate::group) zombies: VecDeque<GroupId>,
 }
 
 impl TreeShape {
+    /// Returns the number of ids in use or free.
+    pub(in crate::group) fn nr_ids(&self) -> usize {
+        self.families.len()
+    }
+
+    /// Adds the lowest id that was never used.
+    pub(in crate::group) fn push_id(&mut self) -> GroupId {
+        self.families.push(None);
+        GroupId::from_index(self.families.len() - 1)
+    }
+
+    /// Takes the id that was added last back.
+    pub(in crate::group) fn pop_id(&mut self) {
+        self.families.pop();
+    }
+
+    pub(in crate::group) fn family(&self, id: GroupId) -> &Family {
+        self.families[id.index()].as_deref().unwrap_or(&NO_FAMILY)
+    }
+
+    pub(in crate::group) fn family_mut(&mut self, id: GroupId) -> &mut Family {
+        self.families[id.index()].get_or_insert_default()
+    }
+
     /// Returns the living groups directly below `id`.
     pub(in crate::group) fn children(&self, id: GroupId) -> impl ExactSizeIterator<Item = GroupId> {
-        self.families[id.index()].children.values().copied()
+        self.family(id).children.values().copied()
     }
 }
 
@@ -81,7 +113,7 @@ impl Groups {
     /// Returns a tree whose root is yet to be made.
     pub(in crate::group) fn new(regime: Regime, nr_cpus: usize) -> Self {
         let shape = TreeShape {
-            families: vec![Family::default()],
+            families: vec![None],
             ..TreeShape::default()
         };
         let gates = Gates::new(regime, nr_cpus);
@@ -184,7 +216,7 @@ impl Groups {
         visit: &mut dyn FnMut(GroupId, &'a Slot) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         visit(top, self.slot(top))?;
-        let family = &shape.families[top.index()];
+        let family = shape.family(top);
         for id in family.children.values().chain(&family.zombies) {
             self.walk(shape, *id, visit)?;
         }

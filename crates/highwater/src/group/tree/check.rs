@@ -24,7 +24,7 @@ impl Groups {
     fn check_subtree(&self, shape: &TreeShape, id: GroupId) -> (u64, u64) {
         let slot = self.slot(id);
         let (mut below, mut holders) = (0, 0);
-        let family = &shape.families[id.index()];
+        let family = shape.family(id);
         for child in family.children.values().chain(&family.zombies) {
             assert_eq!(self.slot(*child).parent(), Some(id), "{child} is elsewhere");
             let (reserved, live) = self.check_subtree(shape, *child);
@@ -67,7 +67,7 @@ impl Groups {
     /// for each.
     fn check_stocks(&self, shape: &TreeShape) {
         let mut live = vec![0; self.gates.nr_words()];
-        let ids = (0..shape.families.len()).map(GroupId::from_index);
+        let ids = (0..shape.nr_ids()).map(GroupId::from_index);
         for (id, slot) in ids.filter_map(|id| Some((id, self.slots.get(id)?))) {
             for (index, words) in slot.all_words() {
                 if words.chain.load().is_live() {
@@ -105,11 +105,12 @@ impl Groups {
     /// Checks the index of protected children against the settings.
     fn check_protection(&self, shape: &TreeShape) {
         let mut count = 0;
-        for (at, family) in shape.families.iter().enumerate() {
+        for at in (0..shape.nr_ids()).map(GroupId::from_index) {
+            let family = shape.family(at);
             for child in &family.protected {
                 let slot = self.slot(*child);
                 assert!(slot.is_alive(), "{child} is removed and protected");
-                assert_eq!(slot.parent(), Some(GroupId::from_index(at)));
+                assert_eq!(slot.parent(), Some(at));
                 let meta = slot.meta.read();
                 let settings = meta.as_deref().map(|meta| meta.settings.protection());
                 assert_ne!(settings, Some((Bytes::ZERO, Bytes::ZERO)), "{child}");

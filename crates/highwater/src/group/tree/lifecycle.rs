@@ -7,9 +7,7 @@
 
 use crate::group::error::{ChildError, RemoveError};
 use crate::group::stat::Stat;
-use crate::group::state::{
-    DEPTH_MAX, Family, GroupKey, GroupPath, Groups, Limits, Meta, TreeShape, Wakes,
-};
+use crate::group::state::{DEPTH_MAX, GroupKey, GroupPath, Groups, Limits, Meta, TreeShape, Wakes};
 use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::units::{Bytes, GroupId};
@@ -57,33 +55,31 @@ impl Groups {
                 parent: GroupPath::of(parent),
             });
         }
-        if shape.families[above.index()].children.contains_key(name) {
+        if shape.family(above).children.contains_key(name.as_bytes()) {
             return Err(ChildError::DuplicateName {
                 parent: GroupPath::of(parent),
             });
         }
         self.reap_some(&mut shape);
-        let id = shape.free.pop().unwrap_or_else(|| {
-            shape.families.push(Family::default());
-            GroupId::from_index(shape.families.len() - 1)
-        });
+        let id = shape.free.pop().unwrap_or_else(|| shape.push_id());
         let Some(slot) = self.slots.make(id, self.gates) else {
-            shape.families.pop();
+            shape.pop_id();
             return Err(ChildError::TooMany {
-                count: shape.families.len() as u64,
+                count: shape.nr_ids() as u64,
             });
         };
         slot.prepare(Some(above));
-        slot.ledger.force_max(limits.max);
+        if slot.ledger.balance().max != limits.max {
+            slot.ledger.force_max(limits.max);
+        }
         let incarnation = slot.incarnation() + 1;
         let key = GroupKey { id, incarnation };
         let meta = Arc::new(Meta::child(parent, name, limits, key));
         *slot.meta.write() = Some(Arc::clone(&meta));
         let stepped = slot.step_incarnation();
         debug_assert_eq!(stepped, incarnation, "one group for each life");
-        shape.families[above.index()]
-            .children
-            .insert(name.into(), id);
+        let children = &mut shape.family_mut(above).children;
+        children.insert(meta.name.clone(), id);
         self.note_protection(&mut shape, &meta);
         self.count_high(Bytes::MAX, limits.high);
         Ok(meta)
@@ -95,8 +91,8 @@ impl Groups {
         if self.slot(key.id).incarnation() != key.incarnation {
             return Vec::new();
         }
-        let ids = shape.families[key.id.index()].children.values();
-        ids.filter_map(|id| self.slot(*id).meta.read().clone())
+        let ids = shape.children(key.id);
+        ids.filter_map(|id| self.slot(id).meta.read().clone())
             .collect()
     }
 
@@ -113,7 +109,7 @@ impl Groups {
                 group: self.path(group.key),
             });
         }
-        let children = shape.families[id.index()].children.len();
+        let children = shape.family(id).children.len();
         if children > 0 {
             return Err(RemoveError::HasChildren {
                 group: self.path(group.key),
@@ -124,11 +120,11 @@ impl Groups {
         self.retire(id);
         let mut wakes = Wakes::default();
         self.turn_away(group.key, &mut wakes);
-        shape.families[above.index()].children.remove(&*group.name);
+        shape.family_mut(above).children.remove(&group.name);
         self.forget_protection(&mut shape, above, id);
         self.count_high(group.settings.high(), Bytes::MAX);
         if !self.free_if_unused(&mut shape, id) {
-            shape.families[above.index()].zombies.insert(id);
+            shape.family_mut(above).zombies.insert(id);
             shape.zombies.push_back(id);
         }
         drop(shape);
@@ -152,7 +148,7 @@ impl Groups {
         let parent = self.slot(id).parent().expect("the root is never removed");
         let is_free = self.free_if_unused(shape, id);
         if is_free {
-            shape.families[parent.index()].zombies.remove(&id);
+            shape.family_mut(parent).zombies.remove(&id);
         }
         is_free
     }
@@ -161,7 +157,7 @@ impl Groups {
     /// in it, or a removed group below it is still in use.
     fn free_if_unused(&self, shape: &mut TreeShape, id: GroupId) -> bool {
         let slot = self.slot(id);
-        let is_free = shape.families[id.index()].zombies.is_empty() && slot.is_idle();
+        let is_free = shape.family(id).zombies.is_empty() && slot.is_idle();
         if is_free {
             *slot.meta.write() = None;
             shape.free.push(id);

@@ -68,7 +68,10 @@ impl Groups {
         let Some(parent) = &group.parent else {
             return;
         };
-        let protected = &mut shape.families[parent.key.id.index()].protected;
+        if !is_protected && shape.family(parent.key.id).protected.is_empty() {
+            return;
+        }
+        let protected = &mut shape.family_mut(parent.key.id).protected;
         // Relaxed: see `has_protection`.
         if is_protected && protected.insert(group.key.id) {
             self.nr_protected.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +82,7 @@ impl Groups {
 
     /// Removes a group that is being removed from the index.
     pub(super) fn forget_protection(&self, shape: &mut TreeShape, parent: GroupId, group: GroupId) {
-        if shape.families[parent.index()].protected.remove(&group) {
+        if shape.family_mut(parent).protected.remove(&group) {
             // Relaxed: see `has_protection`.
             self.nr_protected.fetch_sub(1, Ordering::Relaxed);
         }
@@ -87,7 +90,7 @@ impl Groups {
 
     pub(in crate::group) fn protected_children(&self, id: GroupId) -> Vec<Arc<Meta>> {
         let shape = self.shape.read();
-        let ids = shape.families[id.index()].protected.iter();
+        let ids = shape.family(id).protected.iter();
         ids.filter_map(|id| self.slot(*id).meta.read().clone())
             .collect()
     }

@@ -32,7 +32,8 @@
 //! fence. A plain step releases and acquires, and no more: on x86-64, the one system that has it,
 //! stores become visible in one order for all, which is program order for those of one thread, but
 //! a thread's later *loads* may come before its store is visible. A thread that must store before
-//! it loads uses a fence ([`Gated::step_fenced`]).
+//! it loads uses a fence ([`Gated::step_fenced`]). A word that belongs to no CPU needs none: its
+//! steps and the loads that decide are in the one order of `SeqCst`.
 //!
 //! **Failure modes.** Without membarrier(2) for sequences (before Linux 5.10, sandboxes), words
 //! belong to no CPU, whatever regime was requested. Where the system refuses it later, for words
@@ -238,13 +239,15 @@ impl Gated {
         })
     }
 
-    /// Like [`step`](Self::step), and the thread's later loads come after the step is visible to
-    /// all.
+    /// Like [`step`](Self::step), and the thread's later `SeqCst` loads come after the step is
+    /// visible to all.
     pub(crate) fn step_fenced(&self, step: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let stepped = self.step(step);
-        // Pairs with the locked instruction or fence of a thread that stores first and then reads
-        // the word. SeqCst: acquire and release order no store before a load.
-        fence(Ordering::SeqCst);
+        if self.area.is_some() {
+            // Pairs with the locked instruction or fence of a thread that stores first and then
+            // reads the word. SeqCst: acquire and release order no store before a load.
+            fence(Ordering::SeqCst);
+        }
         stepped
     }
 
