@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use highwater::Topology;
 use highwater::group::{
-    ChargeError, GroupNode, GroupTree, Limits, MaxError, NodeCharge, NodeChargeWait, PeakWatch,
+    ChargeError, GroupNode, GroupTree, Limits, MaxError, NodeCharge, NodeChargeWait,
 };
 use highwater::lab::percpu::Regime;
 use highwater::units::{Bytes, CpuId, GroupId, PAGE_BYTES};
@@ -86,7 +86,6 @@ struct Worker {
     /// Bytes without a guard, by group.
     disowned: Vec<(GroupNode, u64)>,
     tasks: Vec<Task>,
-    watches: Vec<PeakWatch>,
     tally: Tally,
 }
 
@@ -194,7 +193,6 @@ impl Worker {
             held: Vec::new(),
             disowned: Vec::new(),
             tasks: Vec::new(),
-            watches: Vec::new(),
             tally: Tally::default(),
         }
     }
@@ -304,13 +302,7 @@ impl Worker {
             }
             Err(_) => "limited late",
         });
-        if self.watches.len() > 4 {
-            self.watches.clear();
-        }
-        self.watches.push(group.watch_peak());
-        let watch = &self.watches[self.rng.usize(..self.watches.len())];
-        watch.reset();
-        let peak = watch.peak();
+        let peak = group.peak();
         assert!(peak.low <= peak.high);
     }
 

@@ -18,9 +18,8 @@ pub struct AllocFlags(u8);
 
 impl AllocFlags {
     const NON_BLOCKING: u8 = 1;
-    const NO_RECLAIM: u8 = 2;
-    const USE_RESERVE: u8 = 4;
-    const ZEROED: u8 = 8;
+    const USE_RESERVE: u8 = 2;
+    const ZEROED: u8 = 4;
 
     /// Returns the flags of an ordinary request.
     #[must_use]
@@ -29,22 +28,14 @@ impl AllocFlags {
         Self(0)
     }
 
-    /// Waits for no lock: a list or zone whose lock is held counts as empty. Such a request does
-    /// not reclaim either. For callers that may not sleep. Not for signal handlers: bookkeeping of
+    /// Waits for no lock: a list or zone whose lock is held counts as empty. For callers that
+    /// may not sleep. Not for signal handlers: bookkeeping of
     /// a transfer may allocate from the global allocator, which waits for locks and may itself have
     /// been interrupted.
     #[must_use]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) const fn non_blocking(self) -> Self {
-        Self(self.0 | Self::NON_BLOCKING | Self::NO_RECLAIM)
-    }
-
-    /// Fails rather than have pages evicted for it. The pool itself evicts nothing: it reports, and
-    /// its caller decides by this flag.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn no_reclaim(self) -> Self {
-        Self(self.0 | Self::NO_RECLAIM)
+        Self(self.0 | Self::NON_BLOCKING)
     }
 
     /// Allows the frames below [`Watermarks::min`](super::Watermarks::min): for requests that free
@@ -74,14 +65,6 @@ impl AllocFlags {
             true => Wait::Allowed,
             false => Wait::Never,
         }
-    }
-
-    /// Whether pages may be evicted for the request.
-    #[inline]
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn may_reclaim(self) -> bool {
-        self.0 & Self::NO_RECLAIM == 0
     }
 
     /// Whether the request may take the reserve.

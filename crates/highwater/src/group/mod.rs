@@ -32,7 +32,7 @@
 //! | `state` | `cell`, `far` | the token words of one CPU of one group; words of other CPUs, stepped many at a time |
 //! | | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | | `limits` | settings (`memory.min/low/high`) and events (`memory.events`) |
-//! | | `meta`, `name`, `path`, `peaks` | place, name and counts of a group; its path, for errors |
+//! | | `meta`, `name`, `path` | place, name and counts of a group; its path, for errors |
 //! | | `slot` | storage of groups, reused by later ones, found by id without a lock |
 //! | | `stock` | the groups whose words on one CPU may hold tokens of all their ancestors |
 //! | | `waiters`, `gate` | the wait queues; whether the tree is open |
@@ -77,9 +77,7 @@ mod model_tests;
 mod tests;
 
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use api::{
-    GroupNode, GroupTree, LeafGroup, NodeCharge, NodeChargeWait, OverHigh, PeakWatch,
-};
+pub(crate) use api::{GroupNode, GroupTree, LeafGroup, NodeCharge, NodeChargeWait, OverHigh};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use charge::{Account, Refilled};
 pub(crate) use charge::{Held, Keeper, SlotRef};

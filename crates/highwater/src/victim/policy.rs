@@ -22,7 +22,6 @@ use super::Standing;
 pub struct Policy {
     pub(super) reads_max: usize,
     pub(super) width: Bytes,
-    pub(super) share: u32,
     pub(super) floor: Bytes,
     pub(super) total: Bytes,
     pub(super) reads_victim: bool,
@@ -34,7 +33,6 @@ impl Default for Policy {
         Self {
             reads_max: Self::READS_MAX,
             width: Bytes::ZERO,
-            share: 0,
             floor: Bytes(1),
             total: Bytes::ZERO,
             reads_victim: false,
@@ -60,14 +58,6 @@ impl Policy {
     /// Stops once no candidate can be worse than the best by more than `width`.
     pub const fn indifferent_within(mut self, width: Bytes) -> Self {
         self.width = width;
-        self
-    }
-
-    /// Stops once no candidate can be worse than the best by more than this many thousandths of the
-    /// best. If a width is set too, the larger of the two applies.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn indifferent_within_share(mut self, thousandths: u32) -> Self {
-        self.share = thousandths;
         self
     }
 
@@ -115,12 +105,5 @@ impl Policy {
         let score = i128::from(usage.0) + points;
         let score = score.clamp(i128::from(i64::MIN + 1), i128::from(most));
         i64::try_from(score).unwrap_or(most)
-    }
-
-    /// Returns how much worse another candidate may be if the best has `badness`.
-    pub(super) fn indifference(&self, badness: i64) -> u64 {
-        let base = u128::from(u64::try_from(badness).unwrap_or(0));
-        let share = base * u128::from(self.share) / 1000;
-        self.width.0.max(u64::try_from(share).unwrap_or(u64::MAX))
     }
 }

@@ -8,7 +8,6 @@ use crate::units::{Bytes, CpuId, Estimate, OomScoreAdj};
 const PROVEN: Policy = Policy {
     reads_max: usize::MAX,
     width: Bytes::ZERO,
-    share: 0,
     floor: Bytes(1),
     total: Bytes(1000),
     reads_victim: false,
@@ -202,14 +201,6 @@ fn badness_saturates_and_keeps_order() {
     let policy = PROVEN.total(Bytes(4000));
     assert_eq!(policy.badness(&adjusted, Bytes(1500)), 500);
     assert_eq!(policy.badness(&adjusted, Bytes(500)), -500);
-    assert_eq!(PROVEN.indifferent_within_share(10).indifference(-5), 0);
-    assert_eq!(PROVEN.indifferent_within_share(10).indifference(4000), 40);
-    assert_eq!(
-        PROVEN
-            .indifferent_within_share(u32::MAX)
-            .indifference(i64::MAX),
-        u64::MAX
-    );
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Flushing for LibraryStatistics {
     fn tally(&self) -> FlushTally {
         let counts = self.tree.flush_counts();
         FlushTally {
-            flushes: counts.read + counts.together + counts.requested,
+            flushes: counts.read + counts.requested,
             periodic: counts.periodic,
             skipped_few: counts.skipped,
             skipped_busy: 0,

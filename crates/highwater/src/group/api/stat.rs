@@ -81,29 +81,6 @@ impl GroupNode {
 }
 
 impl GroupTree {
-    /// Reads groups of this tree as of one moment: each value of a group is the sum of those of its
-    /// descendants in `groups`, of the other groups below it, and of its own counts.
-    ///
-    /// # Accuracy
-    ///
-    /// As a read of each after a flush. For items that count events, and for others where no group
-    /// is below zero, the value of a group is at least the sum of those below it.
-    /// Adversary: `tests/flush.rs::parents_hold_what_their_children_show`.
-    ///
-    /// # Cost
-    ///
-    /// A flush of each group, during which all of them are held, and those between them and their
-    /// nearest common ancestor: other flushes of one of these wait.
-    ///
-    /// # Panics
-    ///
-    /// When a group is of another tree.
-    #[must_use]
-    pub fn read_stats_together(&self, groups: &[&GroupNode], now: Duration) -> Vec<Stats> {
-        let stats: Vec<_> = groups.iter().map(|group| group.stat()).collect();
-        Stat::read_together(&stats, now)
-    }
-
     /// Adds `delta` to `item` of the group with that id, also of a removed one to which pages are
     /// charged: for callers that keep ids, such as the owner of a page frame. False if there is no
     /// such group.

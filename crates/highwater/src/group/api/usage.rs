@@ -112,8 +112,7 @@ impl GroupNode {
         self.unless_gone(self.groups().escrowed(self.id()), Bytes::ZERO)
     }
 
-    /// Returns the highest usage since the group was created. Never decreases;
-    /// [`GroupNode::watch_peak`] returns one that can be reset.
+    /// Returns the highest usage since the group was created. Never decreases.
     ///
     /// # Accuracy
     ///

@@ -124,12 +124,6 @@ impl Groups {
         below(slot.ledger.peak(), slot.holders_peak())
     }
 
-    /// Returns the used part of a peak of `reserved` bytes; see
-    /// [`GroupNode::peak`](crate::group::GroupNode::peak).
-    pub(in crate::group) fn used_at_peak(&self, group: GroupId, reserved: u64) -> Estimate<Bytes> {
-        below(reserved, self.slot(group).holders_peak())
-    }
-
     /// See [`GroupNode::account`](crate::group::GroupNode::account).
     pub(in crate::group) fn account(&self, group: GroupId) -> Account {
         /// Chosen: each costs one pass; a subtree that changes during this many passes is busy, and

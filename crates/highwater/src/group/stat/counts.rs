@@ -7,10 +7,8 @@ use crate::sync::StatCell;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FlushCounts {
-    /// Flushes by reads of one group.
+    /// Flushes by reads.
     pub read: u64,
-    /// Flushes by reads of several groups together.
-    pub together: u64,
     /// Flushes on request.
     pub requested: u64,
     /// Flushes after a group was reclaimed from.
@@ -41,7 +39,6 @@ pub(in crate::group) enum Cause {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     read: StatCell,
-    pub(super) together: StatCell,
     requested: StatCell,
     reclaim: StatCell,
     periodic: StatCell,
@@ -72,7 +69,6 @@ impl Counts {
     pub(super) fn get(&self) -> FlushCounts {
         FlushCounts {
             read: self.read.get(),
-            together: self.together.get(),
             requested: self.requested.get(),
             reclaim: self.reclaim.get(),
             periodic: self.periodic.get(),

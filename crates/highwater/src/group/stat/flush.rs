@@ -22,11 +22,8 @@
 //! flush is skipped, none is repeated without need, and a reader waits for exactly the flushes that
 //! include its group, each for as long as it is in it.
 //!
-//! **Locks** are taken from ancestors to descendants. A thread that holds several beforehand, to
-//! read groups together, has taken them in the order of [`Stat::rank`], and holds every group
-//! between those that it reads and their common ancestor, its *top*, which no other such reader of
-//! the same groups then gets past. So a group that a walk waits for has no descendant that the
-//! walk's thread holds, and the thread that holds it waits further down only.
+//! **Locks** are taken from ancestors to descendants: a thread that holds a group's waits further
+//! down only.
 //!
 //! **The end of a group.** After its last handle is dropped, its counts belong to its parent:
 //! [`Stat::retire`].
@@ -45,11 +42,9 @@ use crate::units::CpuId;
 const WIDE: u64 = 1 << 12;
 
 /// One walk over a subtree.
-pub(super) struct FlushWalk<'a> {
+struct FlushWalk {
     /// Nanoseconds since the caller's start of time.
     now: u64,
-    /// Groups whose lock the caller already holds.
-    held: &'a [Flushing<'a>],
     groups_visited: u64,
     cpus_visited: u64,
     /// Whether blocks without updates are closed, and how wide others may be.
@@ -58,11 +53,10 @@ pub(super) struct FlushWalk<'a> {
     to_close: Vec<(Arc<Stat>, CpuId)>,
 }
 
-impl<'a> FlushWalk<'a> {
-    pub(super) fn new(now: u64, held: &'a [Flushing<'a>]) -> Self {
+impl FlushWalk {
+    fn new(now: u64) -> Self {
         Self {
             now,
-            held,
             groups_visited: 0,
             cpus_visited: 0,
             closes_idle: false,
@@ -78,28 +72,9 @@ impl<'a> FlushWalk<'a> {
     }
 
     /// Does the rest of the work, when no lock is held.
-    pub(super) fn finish(self, counts: &Counts) {
-        self.rest(counts).finish();
-    }
-
-    /// Ends the walk; returns the work that can wait until the locks are released.
-    pub(super) fn rest(self, counts: &Counts) -> Unclosed {
+    fn finish(self, counts: &Counts) {
         counts.visited(self.groups_visited, self.cpus_visited);
-        Unclosed(self.to_close)
-    }
-
-    fn held(&self, stat: &Arc<Stat>) -> Option<&'a Flushing<'a>> {
-        self.held.iter().find(|held| Arc::ptr_eq(held.stat, stat))
-    }
-}
-
-/// Blocks to close once no lock is held.
-#[must_use]
-pub(super) struct Unclosed(Vec<(Arc<Stat>, CpuId)>);
-
-impl Unclosed {
-    pub(super) fn finish(self) {
-        Stat::close_all(self.0);
+        Stat::close_all(self.to_close);
     }
 }
 
@@ -120,8 +95,8 @@ impl Absorbed {
 }
 
 /// Holds a group's flush lock.
-pub(super) struct Flushing<'a> {
-    pub(super) stat: &'a Arc<Stat>,
+struct Flushing<'a> {
+    stat: &'a Arc<Stat>,
     guard: Option<MutexGuard<'a, ()>>,
 }
 
@@ -141,8 +116,8 @@ impl Stat {
             return true;
         }
         let mut pass = match cause {
-            Cause::Periodic => FlushWalk::new(now, &[]).closing_idle(),
-            Cause::Read | Cause::Requested | Cause::Reclaim => FlushWalk::new(now, &[]),
+            Cause::Periodic => FlushWalk::new(now).closing_idle(),
+            Cause::Read | Cause::Requested | Cause::Reclaim => FlushWalk::new(now),
         };
         flushing.run(&mut pass);
         drop(flushing);
@@ -168,7 +143,7 @@ impl Stat {
         }
     }
 
-    pub(super) fn lock(self: &Arc<Self>) -> Flushing<'_> {
+    fn lock(self: &Arc<Self>) -> Flushing<'_> {
         let guard = self.flush.try_lock().unwrap_or_else(|| {
             self.shared.counts.lock_waits.add(1);
             self.flush.lock()
@@ -197,17 +172,14 @@ impl Stat {
         }
     }
 
-    fn flush_children(&self, pass: &mut FlushWalk<'_>) {
+    fn flush_children(&self, pass: &mut FlushWalk) {
         let Some(children) = self.children.get() else {
             return;
         };
-        children.take(|child| match pass.held(&child) {
-            Some(held) => held.run(pass),
-            None => child.lock().run(pass),
-        });
+        children.take(|child| child.lock().run(pass));
     }
 
-    fn flush_blocks(self: &Arc<Self>, found: &mut Absorbed, pass: &mut FlushWalk<'_>) {
+    fn flush_blocks(self: &Arc<Self>, found: &mut Absorbed, pass: &mut FlushWalk) {
         // Pairs with the store in `retire`: no thread counts any more, so plain reads suffice.
         let is_retired = self.is_retired.load(Ordering::SeqCst);
         if self.sequences.regime() == Regime::Restartable && !is_retired {
@@ -231,7 +203,7 @@ impl Stat {
     }
 
     /// Absorbs the blocks' visible values and leaves them open; notes those that are to be closed.
-    fn take_from_blocks(self: &Arc<Self>, found: &mut Absorbed, pass: &mut FlushWalk<'_>) {
+    fn take_from_blocks(self: &Arc<Self>, found: &mut Absorbed, pass: &mut FlushWalk) {
         let mut is_any_open = false;
         for (nth, word) in self.dirty.iter().enumerate() {
             // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this
@@ -420,7 +392,7 @@ fn close_window(block: &StatBlock) -> StatWindow {
 
 impl Flushing<'_> {
     /// Flushes the subtree.
-    pub(super) fn run(&self, pass: &mut FlushWalk<'_>) {
+    fn run(&self, pass: &mut FlushWalk) {
         let stat = self.stat;
         // Relaxed: written under the lock only.
         let number = stat.started.load(Ordering::Relaxed) + 1;
@@ -470,7 +442,7 @@ impl Drop for Flushing<'_> {
 /// Empties a group that no thread counts in any more. The caller holds its lock.
 fn hand_up_rest(stat: &Arc<Stat>) {
     let mut found = Absorbed::nothing();
-    let mut pass = FlushWalk::new(0, &[]);
+    let mut pass = FlushWalk::new(0);
     found.bound = stat.take_pending(&mut found.deltas);
     stat.flush_blocks(&mut found, &mut pass);
     stat.publish(&found);

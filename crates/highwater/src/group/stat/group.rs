@@ -9,7 +9,7 @@ use super::counts::Counts;
 use super::item::NR_ITEMS;
 use crate::percpu::{Blocks, Published, Regime, Sequences};
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, Sequence};
+use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank};
 use crate::units::CpuId;
 
 static FLUSH: LockClass = LockClass::new("statistics flush", Rank::Statistics);
@@ -20,8 +20,6 @@ pub(super) struct StatTree {
     pub(super) nr_cpus: usize,
     sequences: Sequences,
     pub(super) counts: Counts,
-    /// Distinguish groups of one depth.
-    numbers: Sequence,
 }
 
 /// A group's sums, and the pending values that its children have handed up.
@@ -56,8 +54,6 @@ pub(in crate::group) struct Stat {
     pub(super) sequences: Sequences,
     pub(super) shared: Arc<StatTree>,
     pub(super) parent: Option<Arc<Self>>,
-    /// Distance from the root, and a number of the group in its tree: the order of flush locks.
-    pub(super) rank: (u32, u64),
     pub(super) blocks: Blocks<StatBlock, 16>,
     /// CPUs whose block may be open, or about to be. Written by: updates that open one, and the
     /// flush (read-modify-writes). Read by: the flush. Publishes: that the block exists.
@@ -90,26 +86,23 @@ impl Stat {
             nr_cpus,
             sequences: Sequences::of(regime),
             counts: Counts::default(),
-            numbers: Sequence::new(),
         });
-        Arc::new(Self::new(shared, None, (0, 0)))
+        Arc::new(Self::new(shared, None))
     }
 
     /// Returns the statistics of a group below `self`.
     pub(in crate::group) fn child(self: &Arc<Self>) -> Arc<Self> {
-        let rank = (self.rank.0 + 1, self.shared.numbers.next());
         let (shared, parent) = (Arc::clone(&self.shared), Some(Arc::clone(self)));
-        Arc::new(Self::new(shared, parent, rank))
+        Arc::new(Self::new(shared, parent))
     }
 
-    fn new(shared: Arc<StatTree>, parent: Option<Arc<Self>>, rank: (u32, u64)) -> Self {
+    fn new(shared: Arc<StatTree>, parent: Option<Arc<Self>>) -> Self {
         let nr_cpus = shared.nr_cpus;
         let words = 0..nr_cpus.div_ceil(64);
         Self {
             sequences: shared.sequences,
             shared,
             parent,
-            rank,
             blocks: Blocks::none(nr_cpus),
             dirty: words.map(|_| AtomicU64::new(0)).collect(),
             sums: Published::empty(),

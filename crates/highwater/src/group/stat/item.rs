@@ -92,25 +92,6 @@ pub(super) const NR_ITEMS: usize = if cfg!(loom) { 1 } else { StatItem::ALL.len(
 pub(super) const NR_CELLS: usize = if cfg!(loom) { 1 } else { 16 };
 
 impl StatItem {
-    /// Whether the item counts events, which never decrease, rather than pages present now.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn is_event(self) -> bool {
-        !matches!(
-            self,
-            Self::Anon
-                | Self::File
-                | Self::Shmem
-                | Self::InactiveAnon
-                | Self::ActiveAnon
-                | Self::InactiveFile
-                | Self::ActiveFile
-                | Self::Unevictable
-                | Self::FileDirty
-                | Self::FileWriteback
-        )
-    }
-
     #[inline]
     pub(super) const fn index(self) -> usize {
         self as usize

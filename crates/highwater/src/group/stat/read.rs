@@ -1,9 +1,8 @@
-//! Reads of statistics: tolerated and actual staleness, and several groups at one moment.
+//! Reads of statistics: tolerated and actual staleness.
 
 use std::time::Duration;
 
 use super::counts::{Cause, FlushCounts};
-use super::flush::{FlushWalk, Flushing};
 use super::group::Stat;
 use super::item::{NR_ITEMS, StatItem};
 use crate::sync::Arc;
@@ -145,63 +144,6 @@ impl Stat {
         let sums = self.sums.get();
         // Relaxed: published by the bound, or by the flush lock.
         sums.map_or(0, |sums| sums.sum[item].load(Ordering::Relaxed))
-    }
-
-    /// Flushes the groups, and reads them while no value arrives at any: the values of a group
-    /// include all values that its descendants among them show.
-    pub(in crate::group) fn read_together(stats: &[&Arc<Self>], now: Duration) -> Vec<Stats> {
-        let Some(first) = stats.first() else {
-            return Vec::new();
-        };
-        let held = Self::between(stats, first);
-        let locks: Vec<Flushing<'_>> = held.iter().map(Self::lock).collect();
-        let mut pass = FlushWalk::new(nanos(now), &locks);
-        for lock in &locks {
-            let is_wanted = |stat: &Arc<Self>| stats.iter().any(|wanted| Arc::ptr_eq(wanted, stat));
-            // A group below another wanted one is flushed with that.
-            if is_wanted(lock.stat) && !lock.stat.up().skip(1).any(is_wanted) {
-                lock.run(&mut pass);
-            }
-        }
-        let counts = &first.shared.counts;
-        let rest = pass.rest(counts);
-        counts.together.add(1);
-        let read = stats.iter().map(|stat| Stats {
-            values: std::array::from_fn(|item| stat.value(item)),
-            staleness: 0,
-            age: Duration::ZERO,
-        });
-        let read = read.collect();
-        drop(locks);
-        rest.finish();
-        read
-    }
-
-    /// Returns the groups, their nearest common ancestor, and all groups between: in lock order.
-    fn between(stats: &[&Arc<Self>], first: &Arc<Self>) -> Vec<Arc<Self>> {
-        let mut top = first;
-        for stat in stats {
-            assert!(
-                Arc::ptr_eq(&stat.shared, &first.shared),
-                "groups that are read together are of one tree"
-            );
-            while !stat.up().any(|above| Arc::ptr_eq(above, top)) {
-                top = top.parent.as_ref().expect("the root is above all");
-            }
-        }
-        let between = |stat: &Arc<Self>| {
-            let up = stat.up().take_while(|above| above.rank.0 >= top.rank.0);
-            up.map(Arc::clone).collect::<Vec<_>>()
-        };
-        let mut held: Vec<_> = stats.iter().flat_map(|stat| between(stat)).collect();
-        held.sort_by_key(|stat| stat.rank);
-        held.dedup_by_key(|stat| stat.rank);
-        held
-    }
-
-    /// Returns this group and its ancestors.
-    fn up(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
-        std::iter::successors(Some(self), |stat| stat.parent.as_ref())
     }
 }
 

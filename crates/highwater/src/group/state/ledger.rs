@@ -91,9 +91,6 @@ pub(in crate::group) struct Ledger {
     /// Highest `reserved` that a successful charge has seen. Written by: charges before they
     /// succeed. Read by: readers of the peak. Publishes: nothing.
     peak: AtomicU64,
-    /// As `peak`, since it was last taken. Also written by: the reader that takes it. Never above
-    /// `peak`.
-    recent_peak: AtomicU64,
 }
 
 impl Ledger {
@@ -103,7 +100,6 @@ impl Ledger {
             word: AtomicU64::new(0),
             max: [unlimited(), unlimited()],
             peak: AtomicU64::new(0),
-            recent_peak: AtomicU64::new(0),
         }
     }
 
@@ -249,33 +245,14 @@ impl Ledger {
     }
 
     pub(in crate::group) fn raise_peak(&self, reserved: u64) {
-        if self.recent_peak() < reserved {
+        if self.peak() < reserved {
             // Relaxed: a maximum of values; a thread that learns of the charge's success by
             // synchronization sees it.
             self.peak.fetch_max(reserved, Ordering::Relaxed);
-            // Relaxed: as above.
-            self.recent_peak.fetch_max(reserved, Ordering::Relaxed);
         }
     }
 
-    /// Returns the highest reservation that a successful charge has seen since
-    /// [`Ledger::take_recent_peak`].
-    pub(in crate::group) fn recent_peak(&self) -> u64 {
-        // Relaxed: a maximum of values, ordered with nothing.
-        self.recent_peak.load(Ordering::Relaxed)
-    }
-
-    /// Returns the recent peak, and restarts it at the current reservations.
-    pub(in crate::group) fn take_recent_peak(&self) -> u64 {
-        // Relaxed: a concurrent charge raises it before or after the swap; one that raises it
-        // before is in the value taken, and its reservation, if it is still there, in the balance
-        // loaded next.
-        let taken = self.recent_peak.swap(0, Ordering::Relaxed);
-        self.raise_peak(self.balance().reserved);
-        taken
-    }
-
-    /// Resets the peaks of a group that is gone. Nothing is reserved, and no thread uses the
+    /// Resets the peak of a group that is gone. Nothing is reserved, and no thread uses the
     /// ledger.
     pub(in crate::group) fn reset_peak(&self) {
         let Balance {
@@ -290,8 +267,6 @@ impl Ledger {
         );
         // Relaxed: the tree's lock orders it before the next group's first charge.
         self.peak.store(0, Ordering::Relaxed);
-        // Relaxed: as above.
-        self.recent_peak.store(0, Ordering::Relaxed);
     }
 
     fn load(&self) -> u64 {

@@ -13,7 +13,6 @@ use crate::units::{GroupId, OomScoreAdj};
 
 use super::limits::{Event, EventCounts, Limits, Settings};
 use super::name::Name;
-use super::peaks::Watches;
 
 /// Identifies one group of a tree: the id, and the incarnation that tells it from later groups of
 /// the same id. Ordered by id.
@@ -48,7 +47,6 @@ pub(in crate::group) struct Meta {
     /// Allocated when the first event is counted.
     events: Published<EventCounts>,
     pub(in crate::group) meter: LazyMeter,
-    pub(in crate::group) peaks: Watches,
     /// Made when something is first counted or read: many groups only charge.
     stat: OnceLock<Arc<Stat>>,
     /// Written by: its setter. Read by: victim selection, and the creation of a child. Publishes:
@@ -74,7 +72,6 @@ impl Meta {
             settings: Settings::new(Limits::default()),
             events: Published::empty(),
             meter: LazyMeter::default(),
-            peaks: Watches::new(),
             stat: OnceLock::from(stat),
             oom_score_adj: AtomicU32::new(0),
             is_oom_victim: AtomicBool::new(false),
@@ -98,7 +95,6 @@ impl Meta {
             settings: Settings::new(limits),
             events: Published::empty(),
             meter: LazyMeter::default(),
-            peaks: Watches::new(),
             stat: OnceLock::new(),
             oom_score_adj: AtomicU32::new(parent.oom_score_adj().get().cast_unsigned()),
             is_oom_victim: AtomicBool::new(false),

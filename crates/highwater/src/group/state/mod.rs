@@ -6,7 +6,6 @@ mod far;
 mod ledger;
 mod gate;
 mod limits;
-mod peaks;
 mod name;
 mod meta;
 mod waiters;
