@@ -29,8 +29,12 @@ const TRACES: [(&str, Option<Format>, Option<u32>); 7] = [
 
 const SEEDS: u64 = 5;
 
-/// The worst mean error that any policy has, in the mean of the seeds: SIEVE on OLTP.
-const ERROR_MAX: f64 = 0.015;
+/// Limit of the mean error of a policy, in the mean of the seeds; SIEVE has another.
+const ERROR_MAX: f64 = 0.005;
+
+/// SIEVE on OLTP: a cache of few pages differs from a large one in the time that the hand spends
+/// near the head.
+const SIEVE_ERROR_MAX: f64 = 0.015;
 
 fn config(path: PathBuf, format: Option<Format>, block_size: Option<u32>) -> CurveConfig {
     let tenant = TenantConfig {
@@ -108,6 +112,12 @@ fn errors_on_recorded_traces() {
             shown.join(", "),
             exact.elapsed_s
         );
-        assert!(sums.iter().all(|error| *error < ERROR_MAX), "{file}");
+        for (curve, error) in tenant.curves.iter().zip(sums) {
+            let max = match curve.policy.as_str() {
+                "sieve" => SIEVE_ERROR_MAX,
+                _ => ERROR_MAX,
+            };
+            assert!(error < max, "{file}, {}: {error}", curve.policy);
+        }
     }
 }

@@ -3,8 +3,9 @@
 //! One pass over a trace takes a spatial sample: every access to about 8,192 of its pages. Caches
 //! over the sample behave as caches over the trace that are larger by the same factor. LRU needs
 //! stack distances, one pass over the sample for all sizes; each other policy is simulated over the
-//! sample at each size, by the exact model of [`models`](crate::models). A trace of no more pages
-//! is its own sample, and its curves are exact.
+//! sample at each size, by the exact model of [`models`](crate::models). The same pass counts the
+//! reuse times of all accesses, sampled or not, to which the misses are then scaled. A trace of no
+//! more pages is its own sample, and its curves are exact.
 //!
 //! The models know each access, as the manager's policies do not: those read marks later, in
 //! clusters. `highwater lab policies --real` compares the two.
@@ -12,6 +13,7 @@
 //! | file | part |
 //! |---|---|
 //! | `sample`, `stream` | the sample, in bounded memory |
+//! | `reuse` | reuse times of all accesses, by class |
 //! | `distance` | stack distances |
 //! | `profile` | miss ratios, from misses in the sample |
 //! | `config`, `run`, `pages` | from traces to curves |
@@ -25,6 +27,7 @@ mod meaning;
 mod pages;
 pub mod profile;
 mod report;
+mod reuse;
 mod run;
 mod sample;
 mod split;

@@ -34,8 +34,9 @@ const OF_SPLITS: Algorithm = Algorithm::Balanced;
 ///
 /// # Cost
 ///
-/// Memory: at most 1 MiB beside the trace reader's, for any trace, and disk of two bytes for each
-/// access to a sampled page, in an unlinked file. In exact mode twelve bytes an access, and
+/// Memory: at most 1 MiB beside the trace reader's, for any trace
+/// (`tests/curve_memory.rs::curves_take_at_most_a_mebibyte`), and disk of up to six bytes for each
+/// access to a sampled page, in unlinked files. In exact mode twelve bytes an access, and
 /// about 70 a page.
 ///
 /// # Errors

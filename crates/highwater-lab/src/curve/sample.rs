@@ -11,17 +11,19 @@
 //! and less of the next. Keys that are hashes are sampled as by any hash.
 //!
 //! Invariants: `slots` and `largest` hold the same pages, [`SAMPLES_MAX`] at most, all with values
-//! up to `bound`; `pages[slot]` counts every access of the trace to its page.
+//! up to `bound`; `reuse` has classified every access of the trace, sampled or not.
 //!
 //! Source: Waldspurger and others, "Efficient MRC Construction with SHARDS", FAST 2015 (a fixed
-//! size). Deviations: the multiple of the golden ratio; counts are of one rate, not rescaled.
+//! size). Deviations: the multiple of the golden ratio; all accesses are of one rate, not rescaled.
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::io;
 use std::path::Path;
 
+use hashbrown::HashTable;
+
+use super::reuse::{Class, Counts, ReuseTimes, Weights};
 use super::stream::Stream;
-use crate::models::PageHashers;
 use crate::report::text::to_f64;
 
 /// Pages of a sample.
@@ -33,9 +35,9 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A sampled page.
 #[derive(Clone, Copy, Debug)]
 struct Page {
+    value: u64,
     /// Entries of the stream before its first access.
     since: u64,
-    accesses: u64,
 }
 
 /// Samples a trace while it is read.
@@ -46,10 +48,11 @@ pub struct Sampler {
     /// The largest value that is sampled.
     bound: u64,
     /// Slots by value, which names the page: the multiplier is odd.
-    slots: HashMap<u64, u16, PageHashers>,
+    slots: HashTable<u16>,
     largest: BinaryHeap<(u64, u16)>,
     pages: Vec<Page>,
     stream: Stream,
+    reuse: ReuseTimes,
     accesses: u64,
 }
 
@@ -73,10 +76,11 @@ impl Sampler {
             offset: fastrand::Rng::with_seed(seed).u64(..),
             samples_max,
             bound: u64::MAX,
-            slots: HashMap::default(),
+            slots: HashTable::new(),
             largest: BinaryHeap::new(),
             pages: Vec::new(),
             stream: Stream::new(dir),
+            reuse: ReuseTimes::new(),
             accesses: 0,
         }
     }
@@ -85,7 +89,8 @@ impl Sampler {
     ///
     /// # Cost
     ///
-    /// A multiplication and a comparison, for pages that are not sampled.
+    /// A multiplication, a look into a table of half a mebibyte, and a comparison, for pages that
+    /// are not sampled.
     ///
     /// # Errors
     ///
@@ -94,8 +99,9 @@ impl Sampler {
     pub fn access(&mut self, page: u64) -> io::Result<()> {
         self.accesses += 1;
         let value = page.wrapping_mul(GOLDEN).wrapping_add(self.offset);
+        let class = self.reuse.access(value);
         match value <= self.bound {
-            true => self.take(value),
+            true => self.take(value, class),
             false => Ok(()),
         }
     }
@@ -106,27 +112,33 @@ impl Sampler {
         self.accesses
     }
 
-    fn take(&mut self, value: u64) -> io::Result<()> {
-        let slot = match self.slots.get(&value) {
+    fn take(&mut self, value: u64, class: Class) -> io::Result<()> {
+        let found = (self.slots).find(hash(value), |slot| self.page(*slot).value == value);
+        let slot = match found {
             Some(slot) => *slot,
             None => match self.enter(value) {
                 Some(slot) => slot,
                 None => return Ok(()),
             },
         };
-        self.pages[usize::from(slot)].accesses += 1;
-        self.stream.push(slot)
+        self.stream.push(slot, class)
+    }
+
+    fn page(&self, slot: u16) -> &Page {
+        &self.pages[usize::from(slot)]
     }
 
     /// Adds a page, for which another may leave; `None` if it is the one that leaves.
     fn enter(&mut self, value: u64) -> Option<u16> {
         let page = Page {
+            value,
             since: self.stream.len(),
-            accesses: 0,
         };
         let slot = if self.pages.len() < self.samples_max {
             self.pages.push(page);
-            u16::try_from(self.pages.len() - 1).expect("at most 2^16 pages")
+            let slot = u16::try_from(self.pages.len() - 1).expect("at most 2^16 pages");
+            self.largest.push((value, slot));
+            slot
         } else {
             let mut top = self.largest.peek_mut().expect("the sample is full");
             let (largest, slot) = *top;
@@ -137,26 +149,25 @@ impl Sampler {
             // Its place in the heap is taken over.
             *top = (value, slot);
             drop(top);
-            self.slots.remove(&largest);
-            self.slots.insert(value, slot);
+            let left = self.slots.find_entry(hash(largest), |it| *it == slot);
+            left.expect("a sampled page has a slot").remove();
             self.pages[usize::from(slot)] = page;
-            return Some(slot);
+            slot
         };
-        self.slots.insert(value, slot);
-        self.largest.push((value, slot));
+        let pages = &self.pages;
+        let hash_of = |slot: &u16| hash(pages[usize::from(*slot)].value);
+        self.slots.insert_unique(hash(value), slot, hash_of);
         Some(slot)
     }
 
     /// Returns the bytes of memory that the sampler holds.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        // A table of the standard library has a byte of control and an eighth of free places; it
-        // is a power of two of entries.
-        let places = (self.slots.capacity() * 8 / 7).next_power_of_two();
-        places * (size_of::<(u64, u16)>() + 1)
+        self.slots.allocation_size()
             + self.largest.capacity() * size_of::<(u64, u16)>()
             + self.pages.capacity() * size_of::<Page>()
             + self.stream.memory_bytes()
+            + self.reuse.memory_bytes()
     }
 
     /// Ends the trace: keeps the accesses of the pages that stayed.
@@ -172,11 +183,13 @@ impl Sampler {
         };
         drop((self.slots, self.largest));
         let mut kept = Stream::new(stream.dir());
+        let mut kept_classes = Counts::default();
         let mut position = 0;
         let mut result = Ok(());
-        stream.for_each(|slot| {
+        stream.for_each(|slot, class| {
             if position >= pages[usize::from(slot)].since && result.is_ok() {
-                result = kept.push(slot);
+                kept_classes.add(class);
+                result = kept.push(slot, class);
             }
             position += 1;
         })?;
@@ -184,10 +197,16 @@ impl Sampler {
         Ok(Sample {
             rate,
             accesses: self.accesses,
-            counts: pages.iter().map(|page| page.accesses).collect(),
+            nr_pages: pages.len(),
+            weights: self.reuse.counts().weights(&kept_classes),
             stream: kept,
         })
     }
+}
+
+/// Values are evenly spread over their range, and a sample's over a part of it.
+fn hash(value: u64) -> u64 {
+    value.rotate_left(32).wrapping_mul(GOLDEN)
 }
 
 /// The accesses to a fixed share of a trace's pages.
@@ -195,8 +214,9 @@ impl Sampler {
 pub struct Sample {
     rate: f64,
     accesses: u64,
-    /// Accesses of each sampled page, by slot.
-    counts: Vec<u64>,
+    nr_pages: usize,
+    /// By class, the part of the trace's accesses for which a sampled access stands.
+    weights: Weights,
     stream: Stream,
 }
 
@@ -216,7 +236,7 @@ impl Sample {
     /// Returns the number of sampled pages.
     #[must_use]
     pub fn nr_pages(&self) -> usize {
-        self.counts.len()
+        self.nr_pages
     }
 
     /// Returns the number of accesses to sampled pages.
@@ -225,19 +245,16 @@ impl Sample {
         self.stream.len()
     }
 
-    /// Returns the accesses of each sampled page, by slot.
-    pub(super) fn counts(&self) -> &[u64] {
-        &self.counts
-    }
-
-    /// Calls `visit` with the slot of each access, in order.
-    pub(super) fn for_each(&self, visit: impl FnMut(u16)) -> io::Result<()> {
-        self.stream.for_each(visit)
+    /// Calls `visit` with the slot of each access, in order, and the part of the trace's accesses
+    /// for which it stands.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(u16, f64)) -> io::Result<()> {
+        self.stream
+            .for_each(|slot, class| visit(slot, self.weights.of(class)))
     }
 
     /// Returns the bytes of memory that the sample holds.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.counts.capacity() * size_of::<u64>() + self.stream.memory_bytes()
+        size_of::<Self>() + self.stream.memory_bytes()
     }
 }

@@ -1,4 +1,4 @@
-//! The accesses to sampled pages, in order: two bytes each, in a small buffer and an unlinked
+//! The accesses to sampled pages, in order: three bytes each, in a small buffer and an unlinked
 //! temporary file.
 //!
 //! Invariant: memory is two buffers of [`BUFFER`] bytes at most, whatever the length. A stream that
@@ -8,13 +8,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use super::reuse::Class;
+
 /// Bytes of the buffer. Chosen: large enough that a system call costs nothing beside its accesses.
-pub(super) const BUFFER: usize = 1 << 16;
+pub(super) const BUFFER: usize = ENTRY << 14;
 
-/// Bytes of an entry.
-const ENTRY: usize = size_of::<u16>();
+/// Bytes of an entry: a slot and a class.
+const ENTRY: usize = size_of::<u16>() + size_of::<Class>();
 
-/// A sequence of slots that is written once and read several times.
+/// A sequence of slots and classes that is written once and read several times.
 #[derive(Debug)]
 pub(super) struct Stream {
     dir: PathBuf,
@@ -51,7 +53,7 @@ impl Stream {
     }
 
     /// Adds an entry.
-    pub(super) fn push(&mut self, slot: u16) -> io::Result<()> {
+    pub(super) fn push(&mut self, slot: u16, class: Class) -> io::Result<()> {
         if self.buffer.len() == BUFFER {
             let file = match &mut self.file {
                 Some(file) => file,
@@ -60,13 +62,14 @@ impl Stream {
             file.write_all(&self.buffer)?;
             self.buffer.clear();
         }
-        self.buffer.extend_from_slice(&slot.to_le_bytes());
+        let [low, high] = slot.to_le_bytes();
+        self.buffer.extend_from_slice(&[low, high, class]);
         self.len += 1;
         Ok(())
     }
 
     /// Calls `visit` with each entry, in order.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(u16)) -> io::Result<()> {
+    pub(super) fn for_each(&self, mut visit: impl FnMut(u16, Class)) -> io::Result<()> {
         if let Some(mut file) = self.file.as_ref() {
             let mut bytes = vec![0; BUFFER];
             file.seek(SeekFrom::Start(0))?;
@@ -74,17 +77,19 @@ impl Stream {
             let nr_buffers = self.len.div_ceil((BUFFER / ENTRY) as u64) - 1;
             for _ in 0..nr_buffers {
                 file.read_exact(&mut bytes)?;
-                entries(&bytes).for_each(&mut visit);
+                entries(&bytes, &mut visit);
             }
         }
-        entries(&self.buffer).for_each(visit);
+        entries(&self.buffer, &mut visit);
         Ok(())
     }
 }
 
-fn entries(bytes: &[u8]) -> impl Iterator<Item = u16> {
+fn entries(bytes: &[u8], visit: &mut impl FnMut(u16, Class)) {
     let (entries, _) = bytes.as_chunks::<ENTRY>();
-    entries.iter().map(|bytes| u16::from_le_bytes(*bytes))
+    for &[low, high, class] in entries {
+        visit(u16::from_le_bytes([low, high]), class);
+    }
 }
 
 #[cfg(test)]
@@ -98,11 +103,16 @@ mod tests {
         let whole = BUFFER / ENTRY;
         for len in [0, 1, whole - 1, whole, whole + 1, 2 * whole, 2 * whole + 7] {
             let mut stream = Stream::new(&std::env::temp_dir());
-            let written = (0..len).map(|at| u16::try_from(at % 60_000).unwrap());
-            written.clone().for_each(|slot| stream.push(slot).unwrap());
+            let written = (0..len).map(|at| {
+                (
+                    u16::try_from(at % 60_000).unwrap(),
+                    (at % 97).try_into().unwrap(),
+                )
+            });
+            (written.clone()).for_each(|(slot, class)| stream.push(slot, class).unwrap());
             for _ in 0..2 {
                 let mut read = Vec::new();
-                stream.for_each(|slot| read.push(slot)).unwrap();
+                (stream.for_each(|slot, class| read.push((slot, class)))).unwrap();
                 assert!(read.iter().copied().eq(written.clone()), "{len} entries");
             }
             assert_eq!(stream.len(), len as u64);

@@ -5,5 +5,4 @@ mod lru;
 mod replacement;
 
 pub use lru::Lru;
-pub(crate) use lru::PageHashers;
 pub use replacement::{AccessTrace, Algorithm, Bounded, Decided, Replacement, misses};
