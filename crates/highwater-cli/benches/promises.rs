@@ -19,16 +19,18 @@ use highwater::topology::Topology;
 use highwater_lab::experiments::{EXPERIMENTS, Size};
 use highwater_lab::promises::{Promises, Readings, readings_of_bench, readings_of_outcome};
 
-/// Benches of the library with promises.
-const BENCHES: [&str; 8] = [
-    "counter_set",
-    "resident_read",
-    "latched_read",
-    "stat_update",
-    "usage_read",
-    "charge",
-    "group_churn",
-    "frame_alloc",
+/// Benches with promises, and their crates.
+const BENCHES: [(&str, &str); 10] = [
+    ("counter_set", "highwater"),
+    ("resident_read", "highwater"),
+    ("latched_read", "highwater"),
+    ("stat_update", "highwater"),
+    ("usage_read", "highwater"),
+    ("charge", "highwater"),
+    ("group_churn", "highwater"),
+    ("frame_alloc", "highwater"),
+    ("recorder", "highwater"),
+    ("scrape", "highwater-prometheus"),
 ];
 
 /// The smallest number of runs whose median is judged.
@@ -74,7 +76,8 @@ fn runs(text: &str) -> Result<usize, String> {
 
 fn names() -> Vec<&'static str> {
     let experiments = EXPERIMENTS.iter().map(|experiment| experiment.name);
-    BENCHES.into_iter().chain(experiments).collect()
+    let benches = BENCHES.iter().map(|(name, _)| *name);
+    benches.chain(experiments).collect()
 }
 
 fn main() -> ExitCode {
@@ -118,16 +121,16 @@ fn main() -> ExitCode {
 
 /// Runs a bench or an experiment once and returns its readings.
 fn readings(name: &str, size: Size) -> Readings {
-    match BENCHES.contains(&name) {
-        true => readings_of_bench(&bench(name, size)?),
-        false => readings_of_outcome(&experiment(name, size)?),
+    match BENCHES.iter().find(|(bench, _)| *bench == name) {
+        Some((_, of)) => readings_of_bench(&bench(of, name, size)?),
+        None => readings_of_outcome(&experiment(name, size)?),
     }
 }
 
-fn bench(name: &str, size: Size) -> Result<String, String> {
+fn bench(of: &str, name: &str, size: Size) -> Result<String, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["bench", "--locked", "--quiet", "-p", "highwater"]);
+    command.args(["bench", "--locked", "--quiet", "-p", of]);
     command.args(["--bench", name, "--", "--json"]);
     command.args((size == Size::Quick).then_some("--quick"));
     let (printed, code) = printed(&mut command)?;

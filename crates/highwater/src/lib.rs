@@ -167,6 +167,8 @@ pub mod docs {
     pub mod tuning {}
     #[doc = include_str!("../docs/stats.md")]
     pub mod stats {}
+    #[doc = include_str!("../docs/events.md")]
+    pub mod events {}
     #[doc = include_str!("../docs/recorder.md")]
     pub mod recorder {}
     #[doc = include_str!("../docs/limitations.md")]

@@ -13,6 +13,7 @@ use std::path::Path;
 
 mod tidy {
     pub(crate) mod code_rules;
+    pub(crate) mod event_rules;
     pub(crate) mod lexer;
     pub(crate) mod parts;
     pub(crate) mod planted;
@@ -27,7 +28,8 @@ mod tidy {
 use tidy::planted::Planted;
 use tidy::tree::{Finding, Tree};
 use tidy::{
-    code_rules, planted, planted_parts, planted_tables, prose_rules, table_rules, text_rules,
+    code_rules, event_rules, planted, planted_parts, planted_tables, prose_rules, table_rules,
+    text_rules,
 };
 
 type Rule = fn(&Tree) -> Vec<Finding>;
@@ -53,6 +55,7 @@ const RULES: &[(&str, Rule)] = &[
     ("lock classes", table_rules::lock_classes),
     ("settings", table_rules::settings),
     ("examples", table_rules::examples),
+    ("events", event_rules::events),
     ("links", text_rules::links),
     ("persons", prose_rules::persons),
     ("wide lines", prose_rules::wide_lines),

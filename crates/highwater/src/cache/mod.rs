@@ -559,7 +559,10 @@ impl Drop for PageCache {
     fn drop(&mut self) {
         let nr_dirty = self.nr_dirty();
         if nr_dirty > Pages::ZERO {
-            tracing::error!(%nr_dirty, "the cache ends with dirty pages that could not be written");
+            tracing::error!(
+                dirty_pages = nr_dirty.0,
+                "the cache ends with dirty pages that could not be written"
+            );
         }
         for pfn in (0..).map(Pfn).take(self.groups.len()) {
             let latched = self.memory.try_exclude_idle(pfn);

@@ -26,7 +26,7 @@ use super::gather::IfHeld;
 use super::{FileEntry, PageCache, PageKey, WriteBackError, WriteBackOutcome, WrittenBack};
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, OnceLock};
+use crate::sync::{Arc, OnceLock, StatCell};
 use crate::units::{FilePage, Pages, Pfn};
 
 /// The log of an engine, as the page cache sees it: pages whose last change
@@ -167,6 +167,7 @@ pub(super) struct LogGate {
     /// The highest LSN that held a page up since the log last reached it; 0 for none.
     /// Written by: write-back. Read by: threads about to ask for a flush. Publishes: nothing.
     wanted: AtomicU64,
+    nr_refused: StatCell,
 }
 
 impl LogGate {
@@ -175,6 +176,7 @@ impl LogGate {
             gate,
             durable: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
+            nr_refused: StatCell::new(),
         }
     }
 
@@ -263,10 +265,15 @@ impl PageCache {
     pub fn ask_logs(&self) -> bool {
         let mut is_of_use = false;
         for file in self.files.held_up() {
-            match file.gate.get().map_or(Ok(false), LogGate::ask) {
+            let Some(gate) = file.gate.get() else {
+                continue;
+            };
+            match gate.ask() {
                 Ok(is_there) => is_of_use |= is_there,
                 Err(error) => {
-                    tracing::warn!(file = ?file.id(), %error, "the log was not flushed, pages stay dirty");
+                    if let Some(times) = gate.nr_refused.recur() {
+                        tracing::warn!(file = ?file.id(), %error, times, "the log was not flushed, pages stay dirty");
+                    }
                 }
             }
         }

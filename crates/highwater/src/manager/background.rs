@@ -15,6 +15,7 @@ use std::io;
 use std::time::Duration;
 
 use super::capacity::FOLLOW_PERIOD;
+use super::events::{BackgroundRun, EventTimer};
 use super::stat::FLUSH_PERIOD;
 use super::{Core, Manager};
 use crate::reclaim::{Actor, ScanControl};
@@ -183,6 +184,8 @@ struct Due {
     decayed_at: Duration,
     /// Next check of the cgroup limit.
     follow_at: Duration,
+    /// Whether usage exceeded the cgroup limit at the last check, which was reported then.
+    is_above_cgroup: bool,
 }
 
 /// Marks the thread as dead when dropped, also by a panic: no more requests, and no waiting for it.
@@ -321,6 +324,7 @@ impl Due {
             flush_at: now + FLUSH_PERIOD,
             decayed_at: now,
             follow_at: now + FOLLOW_PERIOD,
+            is_above_cgroup: false,
         }
     }
 
@@ -373,7 +377,11 @@ impl Core {
             due.decayed_at = now;
         }
         if now >= due.follow_at {
-            if let Err(error) = self.follow_cgroup() {
+            let followed = self.follow_cgroup();
+            let was_above = std::mem::replace(&mut due.is_above_cgroup, followed.is_err());
+            if let Err(error) = followed
+                && !was_above
+            {
                 tracing::warn!(%error, "usage exceeds the control group's limit");
             }
             due.follow_at = now + FOLLOW_PERIOD;
@@ -392,6 +400,13 @@ impl Core {
     /// on time meanwhile.
     fn balance(&self, due: &mut Due) {
         let _little_is_kept = self.pool.reclaiming();
+        let timer = EventTimer::of_background_run(self);
+        let mut run = BackgroundRun::default();
+        self.reclaim_until_balanced(due, &mut run);
+        self.report_background_run(&run, timer);
+    }
+
+    fn reclaim_until_balanced(&self, due: &mut Due, run: &mut BackgroundRun) {
         let root = self.groups.root();
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MAX && !self.wakeup.is_ending() {
@@ -408,6 +423,7 @@ impl Core {
             };
             let outcome = self.reclaim.shrink(&control);
             let freed = outcome.nr_reclaimed;
+            run.add(&outcome);
             if freed == 0 && fruitless == 0 && outcome.nr_wal_blocked > 0 {
                 self.cache.ask_logs();
             }

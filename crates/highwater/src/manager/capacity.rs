@@ -203,8 +203,15 @@ impl Core {
         if before == target && self.pool.managed() == self.frames_for(target) {
             return Ok(());
         }
-        tracing::info!(%before, %target, "the capacity follows the control group's limit");
-        self.bring_to_capacity()
+        self.bring_to_capacity()?;
+        if before != target {
+            tracing::info!(
+                before_bytes = before.0,
+                target_bytes = target.0,
+                "the capacity follows the control group's limit"
+            );
+        }
+        Ok(())
     }
 
     /// Sets the root's maximum to the target, and the frames to the maximum, until the target is

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Core;
 use super::error::ChargeFailed;
 use super::slow::Patience;
+use super::throttle::Throttling;
 use crate::group::{ChargeError, GroupNode, NodeCharge, Refilled};
 use crate::reclaim::OnItsWay;
 use crate::units::{Bytes, GroupId};
@@ -79,7 +80,7 @@ impl Core {
     /// that poll futures.
     pub(super) fn throttle_polled(&self, group: &GroupNode, refilled: Refilled) -> Duration {
         match self.may_throttle(refilled) {
-            true => self.reclaim_for_charge(group, refilled.0, 1),
+            true => self.reclaim_for_charge(group, refilled.0, (1, Throttling::Report)),
             false => Duration::ZERO,
         }
     }

@@ -8,7 +8,8 @@ use super::error::{NoFrames, OpenError};
 use super::paths::OpenPath;
 use super::{Core, Handle, Manager};
 use crate::cache::{
-    Access, Backing, FileBacking, FileEntry, PageCache, PageKey, ToldOf, TooManyFiles, WriteGate,
+    Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
+    WriteGate,
 };
 use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
@@ -434,8 +435,15 @@ impl Core {
     /// failing storage) keep the file until they can.
     fn close(&self, entry: &Arc<FileEntry>) {
         self.wait_for_flights(entry.id());
-        if !self.try_close(entry) {
-            tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
+        if let Err(error) = self.try_close(entry) {
+            match error {
+                Some(error) => {
+                    tracing::error!(file = ?entry.id(), %error, "dirty pages stay in the cache after their file's close");
+                }
+                None => {
+                    tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
+                }
+            }
             self.closing.lock().push(Arc::clone(entry));
             if let Some(system) = entry.system_file() {
                 self.paths.note_stuck(system.identity());
@@ -443,22 +451,23 @@ impl Core {
         }
     }
 
-    fn try_close(&self, entry: &FileEntry) -> bool {
+    /// Releases a file whose pages can all be evicted; otherwise returns the error of write-back,
+    /// if that is the reason.
+    fn try_close(&self, entry: &FileEntry) -> Result<(), Option<SyncError>> {
+        let mut error = None;
         if entry.id().kind().is_swap_backed() {
             self.cache.discard_all(entry);
-        } else if entry.id().is_writable()
-            && let Err(error) = self.write_back_file(entry)
-        {
-            tracing::error!(file = ?entry.id(), %error, "dirty pages stay in the cache after their file's close");
+        } else if entry.id().is_writable() {
+            error = self.write_back_file(entry).err();
         }
-        let is_empty = self.reclaim.evict_file(entry.id());
-        if is_empty {
-            self.cache.close(entry.id());
-            if let Some(system) = entry.system_file() {
-                self.paths.note_closed(system.identity());
-            }
+        if !self.reclaim.evict_file(entry.id()) {
+            return Err(error);
         }
-        is_empty
+        self.cache.close(entry.id());
+        if let Some(system) = entry.system_file() {
+            self.paths.note_closed(system.identity());
+        }
+        Ok(())
     }
 
     /// Tries again to release closed files. Returns whether any was released.
@@ -467,7 +476,7 @@ impl Core {
         let nr_closing = closing.len();
         let left: Vec<_> = closing
             .into_iter()
-            .filter(|entry| !self.try_close(entry))
+            .filter(|entry| self.try_close(entry).is_err())
             .collect();
         let has_gone = left.len() < nr_closing;
         self.closing.lock().extend(left);

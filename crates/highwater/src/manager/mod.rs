@@ -48,6 +48,7 @@ mod cgroup;
 mod charge;
 mod charging;
 mod error;
+mod events;
 mod exhausted;
 mod fault;
 mod file;
@@ -378,7 +379,7 @@ impl Core {
             first_priority: Some(0),
             ignores_protection: true,
         };
-        let freed = Pages(self.reclaim.shrink(&control).nr_reclaimed);
+        let freed = Pages(self.shrink(&control).nr_reclaimed);
         self.pool.drain_all();
         self.reap_closing();
         freed

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use super::Core;
 use super::error::{ChargeFailed, OutOfMemory};
+use super::events::{EventTimer, MetLimit};
 use super::pressure::Stalled;
 use super::spill::{Asking, Passed};
 use super::victims::{Telling, Told};
@@ -122,6 +123,12 @@ impl Core {
             Patience::Polled => Effort::polled(),
             _ => Effort::default(),
         };
+        let met = MetLimit {
+            charged,
+            requested: bytes,
+            is_optional: patience.is_modest(),
+            timer: EventTimer::of_limit(self),
+        };
         loop {
             effort.attempts += 1;
             debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
@@ -144,18 +151,15 @@ impl Core {
                 _ => false,
             };
             if !goes_on {
-                return Err(ChargeFailed {
-                    refusal,
-                    attempts: effort.attempts,
-                    reclaimed: Pages(effort.reclaimed),
-                    borrowed: effort.nr_held,
-                    write_failed: effort.last.nr_unwritten(),
-                    victims: effort.told.victims,
-                    dying: effort.told.dying,
-                });
+                let failed = effort.failed(refusal);
+                self.report_refusal(met, &failed);
+                return Err(failed);
             }
             match charge() {
-                Ok(charged) => return Ok(charged),
+                Ok(charged) => {
+                    self.report_room(met, &refusal, (effort.attempts, effort.reclaimed));
+                    return Ok(charged);
+                }
                 Err(again) => refusal = again,
             }
         }
@@ -302,7 +306,7 @@ impl Core {
             ignores_protection: false,
         };
         debug_assert!(goal > Pages::ZERO, "a pass has a goal");
-        effort.last = self.reclaim.shrink(&control);
+        effort.last = self.shrink(&control);
         let freed = effort.last.nr_reclaimed;
         effort.reclaimed += freed;
         // Pages that are held move between concurrent reclaimers: a pass that scans none found them
@@ -399,6 +403,23 @@ impl<'a> Effort<'a> {
             spares_dirty: true,
             ..Self::default()
         }
+    }
+
+    fn failed(&self, refusal: ChargeError) -> ChargeFailed {
+        ChargeFailed {
+            refusal,
+            attempts: self.attempts,
+            reclaimed: Pages(self.reclaimed),
+            borrowed: self.nr_held,
+            write_failed: self.last.nr_unwritten(),
+            victims: self.told.victims,
+            dying: self.told.dying,
+        }
+    }
+
+    /// Returns the pages that all passes have freed.
+    pub(super) fn reclaimed(&self) -> Pages {
+        Pages(self.reclaimed)
     }
 
     fn may_retry(&self) -> bool {

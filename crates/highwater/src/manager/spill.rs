@@ -332,7 +332,7 @@ impl Core {
         };
         let promised = handler(&request);
         let asked = asks.promise(promised);
-        tracing::debug!(group = %group.id(), %want, %promised, "a group was asked for memory");
+        tracing::debug!(group = %group.path(), want_bytes = want.0, promised_bytes = promised.0, "a group was asked for memory");
         match self.settle(group, asked, self.now()) {
             Promise::Open(until) => return Asking::Until(until),
             Promise::Kept if promised > Bytes::ZERO => {}

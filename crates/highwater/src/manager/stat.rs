@@ -84,7 +84,7 @@ impl Core {
                 first_priority: None,
                 ignores_protection: false,
             };
-            let now = Pages(self.reclaim.shrink(&control).nr_reclaimed);
+            let now = Pages(self.shrink(&control).nr_reclaimed);
             fruitless += u32::from(now == Pages::ZERO);
             freed += now;
         }

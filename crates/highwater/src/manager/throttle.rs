@@ -12,6 +12,7 @@
 use std::time::{Duration, Instant};
 
 use super::Core;
+use super::events::{EventTimer, Throttled};
 use super::pressure::Stalled;
 use super::slow::Effort;
 use crate::group::{GroupNode, OverHigh};
@@ -47,7 +48,7 @@ impl Core {
         let Some(group) = self.groups.get(group) else {
             return Duration::ZERO;
         };
-        let delay = self.reclaim_for_charge(&group, reserved, ROUNDS_MAX);
+        let delay = self.reclaim_for_charge(&group, reserved, (ROUNDS_MAX, self.throttling));
         if self.throttling == Throttling::Report || delay.is_zero() {
             return delay;
         }
@@ -57,39 +58,44 @@ impl Core {
         Duration::ZERO
     }
 
-    /// Reclaims above `high` after a charge that reserved `reserved`; returns its throttling delay.
+    /// Reclaims above `high` after a charge that reserved `reserved`, in that many rounds; returns
+    /// its throttling delay, which the caller sleeps or reports.
     pub(super) fn reclaim_for_charge(
         &self,
         group: &GroupNode,
         reserved: Bytes,
-        rounds: u32,
+        how: (u32, Throttling),
     ) -> Duration {
         let over = group.over_high();
         over.iter().for_each(|over| over.group.record_high());
-        self.reclaim_high(group, reserved, &over, rounds)
+        self.reclaim_high(group, reserved, &over, how)
     }
 
     /// As for a charge of 64 pages to the group, without sleeping and without counting an event.
     pub(super) fn throttle_group(&self, group: &GroupNode) -> Duration {
-        self.reclaim_high(group, BATCH, &group.over_high(), ROUNDS_MAX)
+        let how = (ROUNDS_MAX, Throttling::Report);
+        self.reclaim_high(group, BATCH, &group.over_high(), how)
     }
 
-    /// Reclaims from each group in `over`, which were above their `high`, for at most `rounds`
+    /// Reclaims from each group in `over`, which were above their `high`, for at most `rounds_max`
     /// rounds with progress; returns the remaining delay.
     fn reclaim_high(
         &self,
         group: &GroupNode,
         reserved: Bytes,
         over: &[OverHigh],
-        rounds: u32,
+        (rounds_max, throttling): (u32, Throttling),
     ) -> Duration {
         let mut delay = Duration::ZERO;
         if over.is_empty() {
             return delay;
         }
+        let timer = EventTimer::of_throttle(self);
         let mut effort = Effort::default();
         effort.stall(self, group);
-        for _ in 0..rounds {
+        let mut rounds = 0;
+        while rounds < rounds_max {
+            rounds += 1;
             let mut has_freed = false;
             for over in group.over_high() {
                 let goal = reserved.pages_ceil();
@@ -101,6 +107,17 @@ impl Core {
             if delay.is_zero() || !has_freed {
                 break;
             }
+        }
+        if !delay.is_zero() {
+            let throttled = Throttled {
+                reserved,
+                rounds,
+                reclaimed: effort.reclaimed(),
+                delay,
+                sleeps: throttling == Throttling::Sleep,
+                timer,
+            };
+            self.report_throttle(group, &throttled);
         }
         delay
     }

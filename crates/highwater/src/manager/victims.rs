@@ -260,9 +260,10 @@ impl Core {
             .next(&self.groups, target, total, (told, &reach), clock);
         match next {
             Next::Tell(victim) => {
-                tracing::warn!(group = %victim.group.path(), decision = %victim.record, "memory is exhausted");
                 told.push(victim.group.key());
                 told.victims += 1;
+                let selection = self.now().saturating_sub(clock.now);
+                self.report_victim(target, &victim, (told.len(), selection));
                 debug_assert!(told.is_counted(), "each group is counted once");
                 self.stats.oom_kill.add(1);
                 target.record_oom();
@@ -273,7 +274,7 @@ impl Core {
                 Telling::Until(clock.now + clock.grace)
             }
             Next::Wait(dying, until) => {
-                tracing::info!(group = %dying.path(), "memory is exhausted, and a group is being stopped");
+                self.report_dying(target, &dying, until.saturating_sub(clock.now));
                 told.wait_for(dying.key());
                 Telling::Until(until)
             }

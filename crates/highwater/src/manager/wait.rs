@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use super::alarm::Alarm;
 use super::charge::Charge;
 use super::error::ChargeFailed;
+use super::events::{EventTimer, MetLimit};
 use super::group::Group;
 use super::handler::InHandler;
 use super::pressure::{Stalled, StalledTask};
@@ -98,6 +99,7 @@ impl ChargeWait {
             is_refused: false,
             parks: false,
             search: HeadEffort::default(),
+            timer: EventTimer::NOT_STARTED,
             stalled: None,
             alarm: None,
         }
@@ -156,6 +158,8 @@ pub struct ChargeWait {
     /// Whether a thread blocks on it, which may sleep.
     parks: bool,
     search: HeadEffort,
+    /// Started when it was first refused.
+    timer: EventTimer,
     /// The task's stall, while it is queued and no thread blocks on it.
     stalled: Option<StalledTask>,
     alarm: Option<Alarm>,
@@ -236,7 +240,7 @@ impl HeadEffort {
             ignores_protection: false,
         };
         debug_assert!(control.nr_to_reclaim > Pages::ZERO, "a pass has a goal");
-        self.last = core.reclaim.shrink(&control);
+        self.last = core.shrink(&control);
         let Outcome {
             nr_reclaimed,
             nr_borrowed,
@@ -423,9 +427,10 @@ impl ChargeWait {
             Ok((charge, refilled)) => Some(Ok(self.granted(charge, refilled))),
             Err(refusal) if may_pass(&refusal) && !InHandler::is_running() => {
                 self.is_refused = true;
+                self.timer = EventTimer::of_limit(core);
                 None
             }
-            Err(refusal) => Some(Err(self.search.failed(refusal))),
+            Err(refusal) => Some(Err(self.failed(refusal))),
         }
     }
 
@@ -437,8 +442,20 @@ impl ChargeWait {
                 let refilled = Refilled(charge.bytes());
                 Ok(self.granted(charge, refilled))
             }
-            Err(refusal) => Err(self.search.failed(refusal)),
+            Err(refusal) => Err(self.failed(refusal)),
         }
+    }
+
+    fn failed(&self, refusal: ChargeError) -> ChargeFailed {
+        let failed = self.search.failed(refusal);
+        let met = MetLimit {
+            charged: self.node.id(),
+            requested: self.wait.bytes(),
+            is_optional: false,
+            timer: self.timer,
+        };
+        self.shared.core.report_refusal(met, &failed);
+        failed
     }
 
     fn granted(&self, charge: NodeCharge, refilled: Refilled) -> Charge {

@@ -25,7 +25,7 @@ use super::{Core, Manager};
 use crate::cache::{DirtyPressure, WriteBack, WriteBackOutcome};
 use crate::frame::{KnobRange, TunableError};
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
 use crate::units::Pages;
 
 static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
@@ -204,6 +204,7 @@ pub(super) struct Writeback {
     /// Signalled when the thread has written pages back, or found that it cannot.
     wrote: Condvar,
     tunables: Mutex<DirtyTunables>,
+    nr_failed_runs: StatCell,
 }
 
 #[derive(Debug, Default)]
@@ -250,6 +251,7 @@ impl Writeback {
             woken: Condvar::new(),
             wrote: Condvar::new(),
             tunables: Mutex::new(&DIRTY_KNOBS_LOCK, DirtyTunables::default()),
+            nr_failed_runs: StatCell::new(),
         }
     }
 
@@ -465,9 +467,11 @@ impl Core {
                 && outcome.first_error.is_some() == (outcome.nr_failed > 0),
             "each failure is counted, and the first one is told"
         );
-        if let Some(error) = &outcome.first_error {
-            let failed = outcome.nr_failed;
-            tracing::warn!(failed, %error, "background write-back failed, the pages stay dirty");
+        if let Some(error) = &outcome.first_error
+            && let Some(times) = self.writeback.nr_failed_runs.recur()
+        {
+            let failed_pages = outcome.nr_failed;
+            tracing::warn!(failed_pages, %error, times, "background write-back failed, the pages stay dirty");
         }
         self.reclaim.rotate(&outcome.awaited);
         self.writeback.note(|_| ());

@@ -62,6 +62,8 @@ impl ScanControl<'_> {
 /// Result of a pass.
 #[derive(Debug, Default)]
 pub struct Outcome {
+    /// The last scan priority; 0 scans everything.
+    pub priority: u32,
     /// Pages scanned on inactive lists.
     pub nr_scanned: u64,
     /// Pages freed.

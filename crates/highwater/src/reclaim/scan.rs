@@ -147,6 +147,7 @@ impl Reclaim {
         let mut priority = first;
         loop {
             let (scanned, reclaimed) = (scan.outcome.nr_scanned, scan.outcome.nr_reclaimed);
+            scan.outcome.priority = priority;
             self.scan_round(scan, PassPriority { priority, first });
             if self.has_enough(scan) {
                 return;

@@ -325,8 +325,9 @@ impl Reclaim {
             // No free swap slot: it stays.
             Ok(WrittenBack::NoSlot) => Err(Placement::Active),
             Err(error) => {
-                tracing::warn!(%pfn, %error, "write-back failed in reclaim");
-                self.stats.nr_vmscan_write_failed.add(1);
+                if let Some(times) = self.stats.nr_vmscan_write_failed.recur() {
+                    tracing::warn!(%error, times, "write-back failed in reclaim, the page stays dirty");
+                }
                 scan.outcome.nr_write_failed += 1;
                 scan.outcome.write_error = Some(error);
                 // Activated: an immediate retry would most likely fail again.

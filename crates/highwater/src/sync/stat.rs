@@ -22,6 +22,14 @@ impl StatCell {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// Counts a trouble that may recur at any rate; returns the count when it is to be reported: if
+    /// it is a power of two.
+    #[must_use]
+    pub fn recur(&self) -> Option<u64> {
+        let times = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        times.is_power_of_two().then_some(times)
+    }
+
     /// Adds `count` to a cell that no other thread adds to concurrently: without a lock prefix.
     pub fn add_alone(&self, count: u64) {
         let sum = self.get().wrapping_add(count);

@@ -68,15 +68,14 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
                 "cgroup", "error", "group", "guard", "handler", "paths", "vmstat", "zeros",
             ],
             &[
-                "file", "flight", "limits", "pressure", "snapshot", "space", "spill",
+                "events", "file", "flight", "limits", "pressure", "snapshot", "space", "spill",
             ],
             &["stat", "task", "usage", "victim"],
             &["exhausted"],
             &["victims"],
             &["slow"],
-            &[
-                "alloc", "capacity", "charge", "charging", "fill", "throttle",
-            ],
+            &["throttle"],
+            &["alloc", "capacity", "charge", "charging", "fill"],
             &["background", "fault", "io", "latched", "mapping"],
             &["access", "alarm", "anon", "read", "recorder", "writeback"],
             &["builder", "read_async", "resize", "sync", "wait"],

@@ -1,5 +1,6 @@
 //! Violations of the rules about reference tables, planted as in `planted.rs`.
 
+use super::event_rules::EVENTS;
 use super::planted::{Planted, plant};
 use super::table_rules::{ARCHITECTURE, BUILDER};
 
@@ -75,6 +76,35 @@ pub(crate) const PLANTED: &[Planted] = &[
         ],
         &[],
     ),
+    plant(
+        "events",
+        &[
+            (
+                ZONE,
+                "//! Z.\nfn f() {\n    tracing::warn!(%error, file = ?id(1, 2), \"lost, here\");\n    \
+                 tracing::debug!(target: \"a::b\", cpu, \"came\");\n    \
+                 tracing::debug!(cpu = f(g, h), \"went\");\n}\n",
+            ),
+            (
+                EVENTS,
+                "| level | message | fields | when |\n| `warn` | lost, there | `error`, `file` | now |\n\
+                 | `debug` | came | `cpu` | then |\n| `debug` | went | `node` | later |\n",
+            ),
+        ],
+        &[(ZONE, 3), (ZONE, 5), (EVENTS, 2), (EVENTS, 4)],
+    ),
+    plant(
+        "events",
+        &[
+            (
+                ZONE,
+                "//! Z.\nfn f() {\n    tracing::warn!(%error, file = ?id(1, 2), \"lost, here\");\n}\n",
+            ),
+            (EVENTS, "| `warn` | lost, here | `error`, `file` | now |\n"),
+        ],
+        &[],
+    ),
+    plant("events", &[(ZONE, "//! Z.\n")], &[(EVENTS, 0)]),
     plant(
         "settings",
         &[

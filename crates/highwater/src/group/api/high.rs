@@ -27,6 +27,10 @@ impl OverHigh {
     pub fn over(&self) -> Bytes {
         self.usage.saturating_sub(self.limit_high)
     }
+
+    fn overage(&self) -> Overage {
+        Overage::of(self.usage, self.limit_high)
+    }
 }
 
 impl GroupNode {
@@ -67,9 +71,18 @@ impl GroupNode {
     /// As [`GroupNode::over_high`].
     #[must_use]
     pub fn throttle_delay(&self, bytes: Bytes) -> Duration {
-        let overage = |over: &OverHigh| Overage::of(over.usage, over.limit_high);
-        let worst = self.over_high().iter().map(overage).max();
+        let worst = self.furthest_over_high().map(|over| over.overage());
         worst.unwrap_or_default().delay(bytes)
+    }
+
+    /// Returns the group or ancestor that is furthest above its `high`, as a part of that.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::over_high`].
+    #[must_use]
+    pub fn furthest_over_high(&self) -> Option<OverHigh> {
+        self.over_high().into_iter().max_by_key(OverHigh::overage)
     }
 
     fn own_over_high(&self) -> Option<OverHigh> {

@@ -315,8 +315,9 @@ impl Core {
             Err(broken) => broken,
         };
         let error = &broken.error;
-        tracing::warn!(%error, "io_uring is refused: threads read for asynchronous faults");
-        let _ = self.io.refusal.set(error.to_string());
+        if self.io.refusal.set(error.to_string()).is_ok() {
+            tracing::warn!(%error, "io_uring is refused: threads read for asynchronous faults");
+        }
         for (frames, load) in broken.unseen {
             self.start_in_thread(load.into_flight(frames));
         }

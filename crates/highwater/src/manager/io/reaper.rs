@@ -123,12 +123,13 @@ impl Core {
 
     fn start_reaper(&self) -> Option<JoinHandle<()>> {
         let works_on = self.io.core()?;
-        let bell = Bell::new().inspect_err(|error| tracing::warn!(%error, "no reaper"));
+        let bell = Bell::new()
+            .inspect_err(|error| tracing::warn!(%error, "no thread reaps asynchronous reads"));
         let _ = self.io.reaper.bell.set(bell.ok()?);
         let builder = thread::Builder::new().name("highwater-reaper".into());
         let started = builder.spawn(move || works_on.reap_for_ever());
         started
-            .inspect_err(|error| tracing::warn!(%error, "no reaper"))
+            .inspect_err(|error| tracing::warn!(%error, "no thread reaps asynchronous reads"))
             .ok()
     }
 

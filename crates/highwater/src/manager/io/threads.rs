@@ -13,7 +13,7 @@ use crate::manager::error::ReadError;
 use crate::manager::fill::read_run;
 use crate::manager::flight::Flight;
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
 
 static THREADS_LOCK: LockClass = LockClass::new("io_threads", Rank::Leaf);
 
@@ -25,6 +25,7 @@ pub(super) const THREADS_MAX: usize = 16;
 pub(super) struct ReadThreads {
     state: Mutex<ReadQueue>,
     woken: Condvar,
+    nr_refused: StatCell,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +41,7 @@ impl ReadThreads {
         Self {
             state: Mutex::new(&THREADS_LOCK, ReadQueue::default()),
             woken: Condvar::new(),
+            nr_refused: StatCell::new(),
         }
     }
 
@@ -77,7 +79,11 @@ impl ReadThreads {
         let builder = thread::Builder::new().name("highwater-io".into());
         let started = builder.spawn(move || works_on.io.threads.run(&works_on));
         started
-            .inspect_err(|error| tracing::warn!(%error, "no thread for asynchronous reads"))
+            .inspect_err(|error| {
+                if let Some(times) = self.nr_refused.recur() {
+                    tracing::warn!(%error, times, "no thread for asynchronous reads");
+                }
+            })
             .ok()
     }
 
