@@ -98,27 +98,31 @@ impl Recorded {
         }
     }
 
-    /// A second of the program; the moments are recorded if `records`.
-    fn second(&mut self, records: bool) {
-        for tick in 0..TICKS {
+    /// A second of the program, with what `tick` does after each change.
+    fn second(&mut self, tick: impl Fn(&Manager, Everything)) {
+        for nth in 0..TICKS {
             self.change();
-            let everything = match tick {
+            let everything = match nth {
                 0 => Everything::Yes,
                 _ => Everything::No,
             };
-            if records {
-                self.hw.record_now(everything);
-            }
+            tick(&self.hw, everything);
         }
     }
 
     /// Returns the bytes that a second takes of the ring.
     fn bytes_a_second(&mut self) -> Result<u64> {
         let before = written(&path(&self.dir))?;
-        self.second(true);
+        self.second(record);
         Ok(written(&path(&self.dir))? - before)
     }
 }
+
+fn record(hw: &Manager, everything: Everything) {
+    hw.record_now(everything);
+}
+
+const fn skip(_: &Manager, _: Everything) {}
 
 fn path(dir: &TempDir) -> PathBuf {
     dir.path().join("flight.rec")
@@ -134,13 +138,14 @@ fn written(recording: &Path) -> Result<u64> {
 /// Seconds of a program, with and without recording.
 fn variants(program: Recorded, [recorded, not_recorded]: [&'static str; 2]) -> [Variant; 2] {
     let program = Arc::new(Mutex::new(program));
-    [(recorded, true), (not_recorded, false)].map(|(name, records)| {
+    let of = |name, tick: fn(&Manager, Everything)| {
         let program = Arc::clone(&program);
         Variant::new(name, SECONDS, move |seconds| {
             let mut program = program.lock().expect("no round panics");
-            (0..seconds).for_each(|_| program.second(records));
+            (0..seconds).for_each(|_| program.second(tick));
         })
-    })
+    };
+    [of(recorded, record), of(not_recorded, skip)]
 }
 
 fn main() -> Result<ExitCode> {
