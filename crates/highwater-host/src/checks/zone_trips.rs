@@ -50,17 +50,24 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
             share(part, whole)
         }
     };
+    let (taken, returned) = (of_side(from_zone, allocated), of_side(drained, freed));
     let figure = Figure {
         name: "trips",
-        value: of_side(from_zone, allocated).max(of_side(drained, freed)),
+        value: taken.max(returned),
         // Lost events are of all kinds alike, or in the worst case all of one.
         error: traced.lost_share(),
         unit: Unit::Ratio,
         thresholds: THRESHOLDS,
     };
-    let says = format!(
-        "{from_zone} of {allocated} pages came from a zone, {drained} of {freed} went to one"
-    );
+    let mut sides = [
+        format!("{from_zone} of {allocated} pages came from a zone"),
+        format!("{drained} of {freed} pages went to a zone"),
+    ];
+    // The side of the figure comes first: a line may be cut.
+    if returned > taken {
+        sides.reverse();
+    }
+    let says = sides.join(", ");
     let formula = format!(
         "larger of {from_zone} / {allocated} and {drained} / {freed} pages in {:.1} s; {} events \
          lost",
