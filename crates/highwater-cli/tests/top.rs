@@ -15,9 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::{Bytes, Limits, Manager, RecorderConfig};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use support::{Bench, highwater, run, text};
+use support::{Bench, CAPACITY, highwater, run, text};
 
 /// Time limit of each wait: far more than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -124,6 +125,46 @@ fn other_files_and_no_terminal_are_refused() {
     assert!(picture.contains("cannot write"), "{picture}");
 }
 
+/// Goal: a newcomer's two commands work together: a replay is recorded, and `top` reads it. Method:
+/// a trace larger than the memory, so that there are refaults; the refaults of the recording are
+/// those of the replay's own report.
+#[test]
+fn a_recorded_replay_is_shown() {
+    let bench = Bench::new();
+    let trace = bench.mixed_trace("web.csv", 7, 20_000);
+    let (file, dir) = (bench.path("replay.hwr"), bench.dir());
+    let output = run(&[
+        "replay",
+        &trace,
+        "--record",
+        &file,
+        "--dir",
+        &dir,
+        "--capacity",
+        CAPACITY,
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+
+    let output = run(&["top", &file, "--once", "--charset", "ascii"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let screen = text(&output.stdout);
+    for part in ["ENDED", "web", "space plays from the start"] {
+        assert!(screen.contains(part), "no {part:?} in\n{screen}");
+    }
+
+    let output = run(&["top", &file, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(object["recording"]["has_ended"], true);
+    let groups = object["groups"].as_array().unwrap();
+    let web = groups.iter().find(|group| group["path"] == "/web").unwrap();
+    assert!(web["peak_bytes"]["high"].as_u64() >= Some(4 << 20), "{web}");
+    assert!(web["refaults"].as_u64() > Some(0), "{web}");
+    assert_eq!(groups[0]["refaults"], report["refaults"]);
+}
+
 /// A terminal of 80x24 in a tmux server of its own.
 struct Tmux {
     socket: String,
@@ -187,25 +228,37 @@ impl Drop for Tmux {
     }
 }
 
-/// Goal: keys work in a real terminal, and its state is the same after `q`, Ctrl-C and a panic.
-/// Method: a script in tmux that compares `stty -g` before and after.
+/// Returns the file of a script that shows a recording, and says how it ended and whether the
+/// terminal's state is the same. The process number of `top` is in the file `pid`.
+fn script(bench: &Bench, option: &str) -> String {
+    let file = recorded(bench);
+    let program = highwater(&[]).get_program().to_str().unwrap().to_owned();
+    let pid = bench.path("pid");
+    let script = format!(
+        "before=$(stty -g)\necho begin\n\
+         sh -c 'echo $$ >\"{pid}\"; exec \"{program}\" top \"{file}\" {option}'\nstatus=$?\n\
+         [ \"$(stty -g)\" = \"$before\" ] && state=restored || state=changed\n\
+         echo \"status $status $state\"\nsleep 600\n"
+    );
+    bench.write("script.sh", script)
+}
+
+/// Stands for a signal among the keys.
+const SIGTERM: &str = "SIGTERM";
+
+/// Goal: keys work in a real terminal, and its state is the same after `q`, Ctrl-C, SIGTERM and a
+/// panic. Method: a script in tmux that compares `stty -g` before and after.
 #[test]
 fn the_terminal_is_restored_after_every_end() {
-    let cases: [(&str, &[&str], &str); 3] = [
+    let cases: [(&str, &[&str], &str); 4] = [
         ("", &["q"], "status 0 restored"),
         ("", &["C-c"], "status 130 restored"),
+        ("", &[SIGTERM], "status 143 restored"),
         ("--panic-at-key", &["x"], "status 2 restored"),
     ];
     for (option, keys, end) in cases {
         let bench = Bench::new();
-        let file = recorded(&bench);
-        let program = highwater(&[]).get_program().to_str().unwrap().to_owned();
-        let script = format!(
-            "before=$(stty -g)\necho begin\n'{program}' top '{file}' {option}\nstatus=$?\n\
-             [ \"$(stty -g)\" = \"$before\" ] && state=restored || state=changed\n\
-             echo \"status $status $state\"\nsleep 600\n"
-        );
-        let script = bench.write("script.sh", script);
+        let script = script(&bench, option);
         let Some(tmux) = Tmux::start(&bench, &script) else {
             return;
         };
@@ -220,7 +273,13 @@ fn the_terminal_is_restored_after_every_end() {
             tmux.press(&["x"]);
             tmux.wait_for("[1 groups]");
         }
-        tmux.press(keys);
+        if keys == [SIGTERM] {
+            let pid = fs::read_to_string(bench.path("pid")).unwrap();
+            let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+            kill_process(pid, Signal::TERM).unwrap();
+        } else {
+            tmux.press(keys);
+        }
         tmux.wait_for(end);
         let screen = tmux.screen();
         // The alternate screen is left: the shell's own lines are there again.
@@ -234,4 +293,24 @@ fn the_terminal_is_restored_after_every_end() {
             "{screen}"
         );
     }
+}
+
+/// Goal: on a terminal without cursor addressing the screen is plain lines, and ends with the
+/// recording.
+#[test]
+fn a_dumb_terminal_gets_lines() {
+    let bench = Bench::new();
+    let script = script(&bench, "");
+    let script = bench.write("dumb.sh", format!("export TERM=dumb\nexec sh '{script}'\n"));
+    let Some(tmux) = Tmux::start(&bench, &script) else {
+        return;
+    };
+    tmux.wait_for("status 0 restored");
+    let screen = tmux.screen();
+    // No alternate screen, no block characters.
+    assert!(
+        screen.contains("query-42") && screen.contains("GROUP"),
+        "{screen}"
+    );
+    assert!(screen.is_ascii(), "{screen}");
 }

@@ -9,11 +9,12 @@ use clap::ValueEnum;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::model::{Source, State};
-use super::rates::{Rate, rates};
+use super::rates::{Rate, complete};
 use super::tree::{Row, Shape, rows};
 
-/// Rates compare a moment with the last one that is so much older.
-const RATE_SPAN: Duration = Duration::from_secs(1);
+/// Rates compare a moment with the last one that is so much older: with the second if no flush of
+/// statistics lies between it and the first, since the background thread flushes each two seconds.
+const RATE_SPANS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3)];
 
 /// Seconds of a leap by `{` and `}`.
 const LEAP: Duration = Duration::from_secs(10);
@@ -184,11 +185,7 @@ impl App {
         for _ in 0..READS_MAX {
             let Some(tick) = wanted else { break };
             if let Some(state) = source.state(tick)? {
-                let before = state.time.checked_sub(RATE_SPAN);
-                let before = before.and_then(|time| source.at_time(time));
-                let before = before.filter(|before| *before < tick);
-                let before = before.map_or(Ok(None), |tick| source.state(tick))?;
-                self.shown.rates = rates(&state, before.as_ref());
+                self.shown.rates = rates(&state, source)?;
                 self.shown.state = Some(state);
                 self.arrange();
                 return Ok(());
@@ -387,6 +384,22 @@ impl App {
         let first = source.first().and_then(|first| source.time(first));
         self.playing = if is_last { first } else { Some(time) };
     }
+}
+
+/// Returns the rates of all groups of a moment; zero for those that have no earlier one.
+fn rates<S: Source>(state: &State, source: &S) -> Result<Vec<Rate>, String> {
+    let mut rates = vec![None; state.groups.len()];
+    for span in RATE_SPANS {
+        let before = source.at_time(state.time.saturating_sub(span));
+        let before = before.filter(|before| *before < state.tick);
+        if let Some(before) = before.map_or(Ok(None), |tick| source.state(tick))? {
+            complete(&mut rates, state, &before);
+        }
+        if rates.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    Ok(rates.into_iter().map(Option::unwrap_or_default).collect())
 }
 
 /// Returns the first moments that show the marks and victims at times that `is_wanted`.

@@ -29,8 +29,14 @@ pub(crate) fn cells(
     scale: Bytes,
     width: usize,
 ) -> Vec<Marked> {
-    let full = rounded(usage.low, scale, width);
-    let uncertain = rounded(usage.high, scale, width);
+    // Uncertainty of any size is seen: its ends are rounded outwards.
+    let (full, uncertain) = if usage.low == usage.high {
+        let nearest = rounded(usage.low, scale, width);
+        (nearest, nearest)
+    } else {
+        let high = part_up(usage.high, scale, width).min(width);
+        (part(usage.low, scale, width).min(high), high)
+    };
     let cell_at = |index| match index {
         index if index < full => Cell::Full,
         index if index < uncertain => Cell::Uncertain,
@@ -59,7 +65,7 @@ pub(crate) fn cells(
     cells
 }
 
-/// Returns the number of cells that an amount fills.
+/// Returns the number of cells that an exact amount fills, rounded to the nearest.
 fn rounded(amount: Bytes, scale: Bytes, width: usize) -> usize {
     let twice = part(amount, scale, width * 2);
     twice.div_ceil(2).min(width)
@@ -72,6 +78,11 @@ fn position(amount: Bytes, scale: Bytes, width: usize) -> usize {
 
 fn part(amount: Bytes, scale: Bytes, width: usize) -> usize {
     let part = u128::from(amount.0) * width as u128 / u128::from(scale.0.max(1));
+    usize::try_from(part).unwrap_or(usize::MAX)
+}
+
+fn part_up(amount: Bytes, scale: Bytes, width: usize) -> usize {
+    let part = (u128::from(amount.0) * width as u128).div_ceil(u128::from(scale.0.max(1)));
     usize::try_from(part).unwrap_or(usize::MAX)
 }
 
@@ -108,6 +119,10 @@ mod tests {
         assert_eq!(drawn((0, 0), none, 100), "..........");
         assert_eq!(drawn((30, 30), none, 100), "###.......");
         assert_eq!(drawn((30, 60), none, 100), "###///....");
+        assert_eq!(drawn((39, 51), none, 100), "###///....");
+        assert_eq!(drawn((31, 32), none, 100), "###/......");
+        assert_eq!(drawn((0, 1), none, 100), "/.........");
+        assert_eq!(drawn((99, 100), none, 100), "#########/");
         assert_eq!(drawn((100, 100), none, 100), "##########");
         assert_eq!(drawn((90, 200), none, 100), "#########/");
         assert_eq!(drawn((u64::MAX, u64::MAX), none, u64::MAX), "##########");

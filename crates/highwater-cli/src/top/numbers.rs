@@ -6,13 +6,16 @@ use highwater::{Bytes, Estimate};
 
 const UNITS: [(&str, u32); 5] = [("T", 40), ("G", 30), ("M", 20), ("K", 10), ("B", 0)];
 
+/// Tenths of a unit that are shown without a decimal place.
+const TENTHS_MAX: u128 = 10_000;
+
 /// Seconds of a day.
 const DAY: u64 = 86_400;
 
 /// Formats an amount of memory with at most one decimal place: `12.3M`.
 pub(crate) fn bytes(amount: Bytes) -> String {
     let (unit, shift) = unit_of(amount);
-    format!("{}{unit}", scaled(amount, shift))
+    format!("{}{unit}", in_tenths((u128::from(amount.0) * 10) >> shift))
 }
 
 /// Formats an optional amount: `-` for none.
@@ -20,16 +23,20 @@ pub(crate) fn limit(amount: Option<Bytes>) -> String {
     amount.map_or_else(|| "-".to_owned(), bytes)
 }
 
-/// Formats an interval in the unit of its upper end: `11.9..12.8M`, or `12.3M` if its ends look
-/// the same.
+/// Formats an interval in the unit of its upper end, rounded outwards: `11.9..12.8M`. An exact
+/// amount is formatted as [`bytes`] does.
 pub(crate) fn interval(estimate: &Estimate<Bytes>) -> String {
-    let (unit, shift) = unit_of(estimate.high);
-    let [low, high] = [estimate.low, estimate.high].map(|end| scaled(end, shift));
-    if low == high {
-        format!("{high}{unit}")
-    } else {
-        format!("{low}..{high}{unit}")
+    if estimate.low == estimate.high {
+        return bytes(estimate.high);
     }
+    let (unit, shift) = unit_of(estimate.high);
+    let [low, high] = [estimate.low, estimate.high].map(|end| u128::from(end.0) * 10);
+    let low = in_tenths(low >> shift);
+    let high = match high.div_ceil(1 << shift) {
+        tenths if tenths < TENTHS_MAX => tenths,
+        tenths => tenths.next_multiple_of(10),
+    };
+    format!("{low}..{}{unit}", in_tenths(high))
 }
 
 /// Formats a count with separators: `1,234,567`.
@@ -110,13 +117,10 @@ fn unit_of(amount: Bytes) -> (&'static str, u32) {
     *unit.unwrap_or(&("B", 0))
 }
 
-/// Formats an amount in units of `2^shift`, with a decimal place below 1,000 if it is not whole.
-fn scaled(amount: Bytes, shift: u32) -> String {
-    let whole = amount.0 >> shift;
-    let rest = amount.0 - (whole << shift);
-    // At most ten bits of the rest count, so that the product fits.
-    let tenth = ((rest >> shift.saturating_sub(10)) * 10) >> shift.min(10);
-    if tenth == 0 || whole >= 1_000 {
+/// Formats tenths of a unit, with a decimal place below [`TENTHS_MAX`] if they are not whole.
+fn in_tenths(tenths: u128) -> String {
+    let (whole, tenth) = (tenths / 10, tenths % 10);
+    if tenth == 0 || tenths >= TENTHS_MAX {
         whole.to_string()
     } else {
         format!("{whole}.{tenth}")
@@ -140,6 +144,25 @@ mod tests {
         assert_eq!(interval(&estimate(mib(3), mib(2), mib(4))), "2..4M");
         assert_eq!(interval(&estimate(mib(3), mib(3), mib(3))), "3M");
         assert_eq!(interval(&estimate(mib(3), Bytes::ZERO, mib(3))), "0..3M");
+        assert_eq!(shown((12 << 20) + 104_858), "12.1M");
+    }
+
+    /// Goal: the ends of an interval are not inside it.
+    #[test]
+    fn intervals_are_rounded_outwards() {
+        let shown = |low, high| {
+            interval(&Estimate {
+                value: Bytes(low),
+                low: Bytes(low),
+                high: Bytes(high),
+            })
+        };
+        let mib = |n: u64| n << 20;
+        assert_eq!(shown(mib(3) - 1, mib(3)), "2.9..3M");
+        assert_eq!(shown(mib(3), mib(3) + 1), "3..3.1M");
+        assert_eq!(shown(mib(3) + 1, mib(3) + 1), "3M");
+        assert_eq!(shown(mib(12), mib(1_000) + 1), "12..1001M");
+        assert_eq!(shown(0, u64::MAX), "0..16777216T");
     }
 
     #[test]

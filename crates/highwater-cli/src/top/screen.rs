@@ -49,7 +49,7 @@ pub(crate) fn draw<S: Source>(
     put(&title(app, source, now, look, area.width), area, 0, buffer);
     put(&timeline(app, source, look, area.width), area, 1, buffer);
     put(&tabs(app, look), area, 3, buffer);
-    put(&footer(app, look), area, area.height - 1, buffer);
+    put(&footer(app, source, look), area, area.height - 1, buffer);
     let body = Rect {
         y: area.y + HEAD,
         height: area.height - HEAD - 1,
@@ -64,7 +64,8 @@ pub(crate) fn draw<S: Source>(
         put(&Line::raw(text), body, 1, buffer);
         return;
     };
-    put(&summary(app, source, state, look), area, 2, buffer);
+    let summary = summary(app, source, state, look, area.width);
+    put(&summary, area, 2, buffer);
     let context = Context {
         app,
         state,
@@ -185,7 +186,8 @@ fn below(area: Rect, rows: u16) -> Rect {
     }
 }
 
-/// File, program and whether it lives; the time of the moment at the right.
+/// File, program and whether it lives; the time of the moment at the right, as much as there is
+/// room for.
 fn title<S: Source>(
     app: &App,
     source: &S,
@@ -205,13 +207,19 @@ fn title<S: Source>(
         name => format!("{name} [{}]", origin.pid),
     };
     let name = format!("top {}  {program}  ", origin.file);
+    let used = Line::raw(format!("{name}{status}{mode}")).width();
+    let room = usize::from(width).saturating_sub(used);
     let time = app.shown.state.as_ref().map(|state| state.time);
     let right = time.map_or_else(String::new, |time| {
         let wall = utc(origin.started_unix + time);
-        format!("{}  {wall}", moment(time))
+        // Without the date, or without the wall clock.
+        let clock = wall.split_once(' ').map_or("", |(_, clock)| clock);
+        let moment = moment(time);
+        let forms = [format!("{moment}  {wall}"), format!("{moment}  {clock}")];
+        let fitting = forms.into_iter().find(|form| form.len() < room);
+        fitting.unwrap_or(moment)
     });
-    let used = Line::raw(format!("{name}{status}{mode}{right}")).width();
-    let gap = " ".repeat(usize::from(width).saturating_sub(used));
+    let gap = " ".repeat(room.saturating_sub(right.len()).max(1));
     Line::from(vec![
         Span::styled(name, look.heading()),
         Span::styled(status, look.colour(colour).add_modifier(Modifier::BOLD)),
@@ -277,40 +285,44 @@ fn timeline<S: Source>(app: &App, source: &S, look: &Look, width: u16) -> Line<'
     ])
 }
 
-/// The manager in one line.
-fn summary<S: Source>(app: &App, source: &S, state: &State, look: &Look) -> Line<'static> {
+/// The manager in one line: as many of the parts as there is room for, the most important first.
+fn summary<S: Source>(
+    app: &App,
+    source: &S,
+    state: &State,
+    look: &Look,
+    width: u16,
+) -> Line<'static> {
     let page_size = source.origin().page_size;
     let frames = &state.frames;
     let of_pages = |pages: u64| bytes(Bytes(pages.saturating_mul(page_size)));
-    let mut text = format!(
-        "free {} of {}",
-        of_pages(frames.free),
-        of_pages(frames.managed)
-    );
-    if let (Some(root), Some(rate)) = (state.groups.first(), app.shown.rates.first()) {
-        let efficiency = panes::efficiency(rate.efficiency);
-        text += &format!(
-            "  refaults {}/s  reclaim {}/s {efficiency}  psi {}/{}",
-            short(rate.refaults),
-            short(rate.reclaimed),
-            percent(root.some.averages[0]),
-            percent(root.full.averages[0]),
-        );
+    let (free, managed) = (of_pages(frames.free), of_pages(frames.managed));
+    let mut parts = vec![format!("free {free} of {managed}")];
+    if !state.is_whole {
+        parts.push("(parts lost)".to_owned());
+    }
+    if source.nr_torn() > 0 {
+        parts.push(format!("{} torn", short(source.nr_torn())));
     }
     let charges: u64 = state.groups.iter().map(|group| group.waiting.charges).sum();
     let longest = state.groups.iter().map(|group| group.waiting.longest).max();
     if charges > 0 {
-        text += &format!(
-            "  wait {}:{}",
-            short(charges),
-            duration(longest.unwrap_or_default())
-        );
+        let longest = duration(longest.unwrap_or_default());
+        parts.push(format!("wait {}:{longest}", short(charges)));
     }
-    if !state.is_whole {
-        text += "  (parts lost)";
+    if let (Some(root), Some(rate)) = (state.groups.first(), app.shown.rates.first()) {
+        let efficiency = panes::efficiency(rate.efficiency);
+        parts.push(format!("refaults {}/s", short(rate.refaults)));
+        parts.push(format!("reclaim {}/s {efficiency}", short(rate.reclaimed)));
+        let [some, full] = [&root.some, &root.full].map(|stall| percent(stall.averages[0]));
+        parts.push(format!("psi {some}/{full}"));
     }
-    if source.nr_torn() > 0 {
-        text += &format!("  {} torn", short(source.nr_torn()));
+    let mut text = String::new();
+    for part in parts {
+        if text.len() + 2 + part.len() <= usize::from(width) {
+            text += if text.is_empty() { "" } else { "  " };
+            text += &part;
+        }
     }
     Line::styled(text, look.colour(Color::White))
 }
@@ -340,7 +352,7 @@ fn tabs(app: &App, look: &Look) -> Line<'static> {
 }
 
 /// Keys, or the filter that is typed.
-fn footer(app: &App, look: &Look) -> Line<'static> {
+fn footer<S: Source>(app: &App, source: &S, look: &Look) -> Line<'static> {
     let filter = &app.shape.filter;
     match app.typing {
         Some(_) => Line::raw(format!("/{filter}_  (Enter keeps, Esc undoes)")),
@@ -351,8 +363,12 @@ fn footer(app: &App, look: &Look) -> Line<'static> {
             } else {
                 format!("/{filter} (Esc clears)  ")
             };
-            let keys =
-                "[ ] step  space play  { } 10 s  ( ) incident  / filter  s sort  ? help  q quit";
+            // At the end of all groups there is nothing left to see.
+            let keys = if source.has_ended() && app.is_following {
+                "space plays from the start  { } 10 s back, forward  / filter  ? help  q quit"
+            } else {
+                "[ ] step  space play  { } 10 s  ( ) incident  / filter  s sort  ? help  q quit"
+            };
             Line::from(vec![
                 Span::styled(filtered, look.colour(Color::Yellow)),
                 Span::styled(keys, look.faint()),

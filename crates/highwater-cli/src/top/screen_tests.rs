@@ -177,6 +177,63 @@ fn the_picture_has_shapes_and_escapes() {
     assert!(svg.len() < 200 << 10, "{} bytes", svg.len());
 }
 
+/// Goal: the picture of the documents shows the tabs, columns and keys of this version. Method: the
+/// rows that do not depend on a recording are those of a made one. `highwater top FILE --at SECONDS
+/// --svg crates/highwater/docs/top.svg --size 100x24` makes it anew, of two recorded tenants.
+#[test]
+fn the_picture_of_the_documents_is_current() {
+    let root = env::var("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").to_owned());
+    let shown = fs::read_to_string(Path::new(&root).join("../highwater/docs/top.svg")).unwrap();
+    let coloured = Look {
+        is_coloured: true,
+        ..PLAIN
+    };
+    let made = picture::svg(
+        &drawn(&Made::new(10, 70), "[", &coloured, (100, 24)),
+        "made",
+    );
+    for row in [3, 4, 23] {
+        let of_row = |svg: &str| {
+            let place = format!(" y=\"{}\" ", row * 17 + 13);
+            let lines = svg.lines().filter(|line| line.contains(&place));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(!of_row(&made).is_empty());
+        assert_eq!(of_row(&shown), of_row(&made), "row {row}");
+    }
+    assert!(shown.contains("url(#hatch)") && shown.len() < 200 << 10);
+}
+
+/// Goal: the first line fits, and its parts are apart, however long the recording is silent.
+#[test]
+fn the_first_line_has_a_space_between_its_parts() {
+    let source = Made::new(10, 70);
+    let mut app = App::new();
+    app.pass(Duration::ZERO, &source).unwrap();
+    for key in ['[', ' '] {
+        app.key(KeyEvent::from(KeyCode::Char(key)), &source)
+            .unwrap();
+    }
+    let now = source.origin.started_unix + Duration::from_secs(7 + 12_345);
+    let line = |width| {
+        let area = ratatui_core::layout::Rect::new(0, 0, width, 24);
+        let mut buffer = Buffer::empty(area);
+        screen::draw(&app, &source, now, &PLAIN, area, &mut buffer);
+        let text = picture::text(&buffer);
+        text.lines().next().unwrap().to_owned()
+    };
+    let status = "SILENT for 3h25m PLAY x1 ";
+    for (width, time) in [
+        (90, " 6.9s  2026-11-23 21:35:02 UTC"),
+        (80, " 6.9s  21:35:02 UTC"),
+        (60, " 6.9s"),
+    ] {
+        let line = line(width);
+        assert!(line.contains(status) && line.ends_with(time), "{line}");
+        assert_eq!(line.len(), usize::from(width));
+    }
+}
+
 /// Goal: the JSON has rates, intervals and units in its names. Method: values of the made state.
 #[test]
 fn json_has_units_and_intervals() {

@@ -1,7 +1,8 @@
 //! Recording a replay whose manager has no background threads.
 //!
-//! A thread beside the replay's one records by the clock. It reads, and reclaims nothing, so a run
-//! that is recorded has the results of one that is not.
+//! A thread beside the replay's one records by the clock. It flushes statistics first, which a
+//! record does not, so that refaults are those of each moment. It reads, and reclaims nothing, so a
+//! run that is recorded has the results of one that is not.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -9,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use highwater::Manager;
+use highwater::group::Tolerance;
 
 /// Time between ticks. Chosen: as the library's own thread.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -26,10 +28,15 @@ impl Ticker {
         let manager = manager.clone();
         let (ends, ended) = mpsc::channel();
         let builder = thread::Builder::new().name("recorder".into());
-        let thread = builder.spawn(move || {
+        let tick = move || {
+            // Read for the flush alone.
+            let _ = manager.root().stats(Tolerance::EXACT);
             manager.record_tick();
+        };
+        let thread = builder.spawn(move || {
+            tick();
             while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-                manager.record_tick();
+                tick();
             }
         })?;
         Ok(Self {

@@ -29,10 +29,11 @@ fn of_file(context: &Context<'_>, file: &File) -> Line<'static> {
     let share = u128::from(file.resident.value.0) * 100;
     let share = share.checked_div(u128::from(size));
     let share = share.map_or_else(|| "-".to_owned(), |share| format!("{share}%"));
-    let name = if file.path.is_empty() {
-        format!("file {}", file.id)
-    } else {
-        file.path.clone()
+    let name = match file.path.as_str() {
+        "" => format!("file {}", file.id),
+        // In brackets: a kind instead of a path.
+        kind if kind.starts_with('[') => format!("{kind} {}", file.id),
+        path => path.to_owned(),
     };
     Line::raw(format!(
         "{:>15} {:>9} {share:>4}  {name}",

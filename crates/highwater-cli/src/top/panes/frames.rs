@@ -10,9 +10,9 @@ use super::Context;
 pub(crate) fn lines(context: &Context<'_>, width: u16) -> Vec<Line<'static>> {
     let frames = &context.state.frames;
     let reclaiming = if frames.is_reclaiming {
-        "background reclaim runs"
+        "reclaim is active"
     } else {
-        "background reclaim rests"
+        "no reclaim"
     };
     let pages =
         |name: &str, pages: u64| format!("{name} {} ({})", count(pages), context.pages(pages));
