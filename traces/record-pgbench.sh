@@ -9,7 +9,10 @@
 #
 # Needs: root, Linux 6.12 or later, PostgreSQL's server programs, pgbench, and the program
 # `highwater` (HIGHWATER names it; target/release/highwater by default). Removes all that it creates
-# but the trace, also after a failure. RECORD=0 runs the workload without recording it.
+# but the trace, also after a failure.
+#
+# PAIRS=7 measures instead: so many runs without and with a recording, in turn, and the ratio of
+# their medians. WORKLOAD=scan reads all rows in each transaction, for more events a second.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -24,6 +27,12 @@ threads=${THREADS:-2}
 transactions=${TRANSACTIONS:-10000}   # of each client
 rounds=${ROUNDS:-1}                   # the workload is repeated so often
 seed=${SEED:-42}                      # of pgbench's random choices; timing still differs
+pairs=${PAIRS:-0}                     # 0 records once, and keeps the trace
+case ${WORKLOAD:-mix} in
+    mix) mix=(point@70 transfer@25 report@5) ;;
+    scan) mix=(scan) ;;
+    *) echo "WORKLOAD=$WORKLOAD: expected mix or scan" >&2; exit 2 ;;
+esac
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/record-pgbench.XXXXXX")
 data=$work/data
@@ -66,6 +75,7 @@ SQL
     { cat "$scripts/choose"; cat <<'SQL'; } >"$scripts/report.sql"
 SELECT sum(abalance) FROM pgbench_accounts WHERE aid BETWEEN :aid AND :aid + 999;
 SQL
+    echo 'SELECT sum(abalance) FROM pgbench_accounts;' >"$scripts/scan.sql"
 }
 
 # --- the server ---------------------------------------------------------------------------------
@@ -87,11 +97,11 @@ CONF
 # Blocks of 8 KiB that the server has read from the kernel since its start, by its own count.
 blocks_read() { as_user psql -h "$work" -qAt -c 'SELECT sum(blks_read) FROM pg_stat_database' bench; }
 
+# Runs the workload once; prints its transactions a second.
 workload() {
     as_user pgbench -h "$work" -n -c "$clients" -j "$threads" -t "$transactions" \
-        --random-seed="$seed" -M prepared -s "$scale" \
-        -f "$scripts/point.sql@70" -f "$scripts/transfer.sql@25" -f "$scripts/report.sql@5" bench \
-        2>>"$work/bench.log" | sed -n 's/^tps = \([0-9.]*\).*/transactions a second: \1/p'
+        --random-seed="$seed" -M prepared -s "$scale" "${files[@]}" bench 2>>"$work/bench.log" |
+        sed -n 's/^tps = \([0-9.]*\).*/\1/p'
 }
 
 # --- the recording ------------------------------------------------------------------------------
@@ -113,25 +123,61 @@ start_recording() {
     sleep 0.5
 }
 
-chown "$user" "$work"
-chmod 755 "$work"
-write_scripts
-start_server
-if [ "${RECORD:-1}" = 1 ]; then
-    rm -f "$out"
-    start_recording
-fi
-before=$(blocks_read)
-for _ in $(seq "$rounds"); do
-    workload
-done
-counted=$((2 * ($(blocks_read) - before)))
-echo "server's own count: $counted pages read"
-if [ -n "$recorder" ]; then
+stop_recording() {
     kill -INT "$recorder"
     wait "$recorder" || { recorder=; echo "highwater record failed" >&2; exit 1; }
     recorder=
+}
+
+# Prints a number of the summary.
+summary() { sed "s/.*\"$1\":\([0-9.]*\).*/\1/" "$work/summary.json"; }
+
+# Runs the workload $rounds times under a recording, and compares it with the server's count.
+record() {
+    local before counted
+    rm -f "$out"
+    start_recording
+    before=$(blocks_read)
+    for _ in $(seq "$rounds"); do
+        echo "transactions a second: $(workload)"
+    done
+    counted=$((2 * ($(blocks_read) - before)))
+    stop_recording
     sed 's/"files":\[[^]]*\],//; s/^/summary: /' "$work/summary.json"
     awk -v counted="$counted" -v recorded="$(pages_recorded)" 'BEGIN {
-        printf "recorded: %d pages read from relations, %+.3f %%\n", recorded, 100 * (recorded - counted) / counted }'
-fi
+        printf "server: %d pages read; recorded: %d of its relations, %+.3f %%\n",
+            counted, recorded, 100 * (recorded - counted) / counted }'
+}
+
+median() { sort -n | awk '{ at[NR] = $1 } END { print (at[int((NR + 1) / 2)] + at[int(NR / 2) + 1]) / 2 }'; }
+
+# Runs the workload without and with a recording, in turn.
+measure() {
+    local without with
+    out=$work/measured.hwt.zst
+    workload >"$work/warm"
+    for _ in $(seq "$pairs"); do
+        without=$(workload)
+        start_recording
+        with=$(workload)
+        stop_recording
+        printf 'transactions a second: %s, recorded %s, %.0f events a second, %d lost\n' "$without" "$with" \
+            "$(awk -v n="$(summary events)" -v s="$(summary elapsed_s)" 'BEGIN { print n / s }')" "$(summary lost_events)"
+        echo "$without" >>"$work/without"
+        echo "$with" >>"$work/with"
+        paste "$work/without" "$work/with" | awk '{ print $2 / $1 }' >"$work/ratios"
+    done
+    printf 'recorded against not recorded: median %.3f of %d pairs, %.3f to %.3f\n' "$(median <"$work/ratios")" "$pairs" \
+        "$(sort -n "$work/ratios" | head -n 1)" "$(sort -n "$work/ratios" | tail -n 1)"
+}
+
+chown "$user" "$work"
+chmod 755 "$work"
+write_scripts
+files=()
+for script in "${mix[@]}"; do
+    files+=(-f "$scripts/${script/@/.sql@}")
+done
+[ "${mix[*]}" = scan ] && files=(-f "$scripts/scan.sql")
+start_server
+if [ "$pairs" -gt 0 ]; then measure; else record; fi

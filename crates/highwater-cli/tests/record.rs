@@ -135,6 +135,9 @@ fn a_command_is_recorded_page_by_page() {
     );
     let report: Value = serde_json::from_slice(&replayed.stdout).unwrap();
     assert_eq!(report["page_accesses"], summary["page_accesses"]);
+    let recording = &report["tenants"][0]["trace"]["recording"];
+    assert_eq!(recording["lost_events"], 0);
+    assert_eq!(of_file(recording, &path)["page_accesses"], 2 * PAGES);
     let mut reader = TraceReader::open(&trace, &ReaderOptions::default()).unwrap();
     assert!(reader.by_ref().all(|request| request.is_ok()));
     let recording = reader.recording().unwrap();

@@ -7,6 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use highwater_lab::trace::{FileId, Op, Packing, RecordingWriter};
+
 fn highwater(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
     command.current_dir(dir).args(arguments).output().unwrap()
@@ -104,6 +106,44 @@ fn a_report_is_drawn_again_from_itself() {
             .success()
     );
     assert!(fs::read_to_string(dir.path().join("r.html")).unwrap() == html);
+}
+
+/// Goal: the report of a recording names its files, and what the trace lacks. Method: a recording
+/// with a file whose name is markup, and lost events; drawn again from itself.
+#[test]
+fn the_files_of_a_recording_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let about = "kernel: 6.18.0\ntarget: command ./app\n";
+    let mut writer = RecordingWriter::new(Vec::new(), Packing::Plain, about).unwrap();
+    let id = FileId {
+        major: 8,
+        minor: 1,
+        inode: 7,
+    };
+    let file = writer.file(id, 100, "/data/<b>.db").unwrap();
+    writer.push(file, Op::Read, 0, 100).unwrap();
+    writer.lost(3);
+    let (bytes, _) = writer.finish().unwrap();
+    fs::write(dir.path().join("app.hwt"), bytes).unwrap();
+    let arguments = ["replay", "app.hwt", "--buffered", "--report", "r.html"];
+    let out = highwater(dir.path(), &arguments);
+    let said = String::from_utf8(out.stdout).unwrap();
+    assert!(
+        out.status.success() && said.contains("/data/<b>.db"),
+        "{said}"
+    );
+    let html = fs::read_to_string(dir.path().join("r.html")).unwrap();
+    for part in [
+        "<h2>Files of app</h2>",
+        "/data/&lt;b&gt;.db",
+        "3 events were lost",
+        "<li>kernel: 6.18.0</li>",
+    ] {
+        assert!(html.contains(part), "no `{part}`");
+    }
+    let again = ["report", "r.html", "--output", "again.html"];
+    assert!(highwater(dir.path(), &again).status.success());
+    assert!(fs::read_to_string(dir.path().join("again.html")).unwrap() == html);
 }
 
 /// Goal: two repeated runs of one configuration differ by no count, and of another by some.

@@ -3,8 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a failure fails the test")]
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::Cursor;
 
+use highwater::frame::Tunables;
+use highwater::lab::reclaim::policy::PolicyKind;
+use highwater::units::{Bytes, Pages};
+use highwater_lab::control::Control;
+use highwater_lab::replay::{
+    DataIo, Outcome, Replay, ReplayConfig, Table, TenantConfig, TraceInput,
+};
 use highwater_lab::trace::{
     FileId, Lenient, Op, Packing, ReaderOptions, Recording, RecordingWriter, Request, Target,
     TraceError, TraceReader, WriteError,
@@ -248,4 +256,80 @@ fn requests_out_of_range_are_refused() {
     }
     writer.push(file, Op::Read, u64::MAX - 1, 1).unwrap();
     assert_eq!(writer.finish().unwrap().1.accesses, 1);
+}
+
+/// Replays a recording of these bytes.
+fn replayed(bytes: &[u8], lenient: Lenient, in_flight: usize) -> Outcome {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("app.hwt");
+    fs::write(&path, bytes).unwrap();
+    let options = ReaderOptions {
+        lenient,
+        ..ReaderOptions::default()
+    };
+    let config = ReplayConfig {
+        tenants: vec![TenantConfig {
+            name: "app".to_owned(),
+            trace: TraceInput::File(path),
+            options,
+            max: None,
+        }],
+        capacity: Bytes::mib(8),
+        threads: 1,
+        in_flight,
+        backend: None,
+        policy: PolicyKind::default(),
+        tunables: Tunables::default(),
+        readahead: Pages(0),
+        io: DataIo::Buffered,
+        seed: 1,
+        dir: dir.path().to_path_buf(),
+    };
+    let replay = Replay::prepare(&config).unwrap();
+    replay.run(&Control::default()).unwrap()
+}
+
+#[test]
+fn a_replay_names_the_files_of_a_recording() {
+    // Goal: the report says which files miss, what the trace lacks, and whether it is whole.
+    // Method: one file that is read three times, one that is read once, one without a name and one
+    // that is never accessed; whole, cut short, and with reads in flight.
+    let about = "kernel: 6.18.0\ntarget: command ./app\n";
+    let mut writer = RecordingWriter::new(Vec::new(), Packing::Plain, about).unwrap();
+    let hot = writer.file(id(1), 10, "/data/hot").unwrap();
+    let cold = writer.file(id(2), 100, "/data/cold").unwrap();
+    let unnamed = writer.file(id(3), 5, "").unwrap();
+    _ = writer.file(id(4), 5, "/data/unused").unwrap();
+    (0..3).for_each(|_| writer.push(hot, Op::Read, 0, 10).unwrap());
+    writer.push(cold, Op::Read, 0, 100).unwrap();
+    writer.push(unnamed, Op::Read, 2, 3).unwrap();
+    writer.lost(7);
+    writer.flush().unwrap();
+    let (bytes, _) = writer.finish().unwrap();
+    for in_flight in [1, 4] {
+        let outcome = replayed(&bytes, Lenient::default(), in_flight);
+        let recording = outcome.report.tenants[0].trace.recording.as_ref().unwrap();
+        let files = recording.files.iter();
+        let files = files.map(|file| (file.name.as_str(), file.page_accesses, file.hits));
+        let expected = [
+            ("/data/cold", 100, 0),
+            ("/data/hot", 30, 20),
+            ("254:3:3", 3, 0),
+        ];
+        assert_eq!(files.collect::<Vec<_>>(), expected);
+        assert_eq!((recording.nr_files, recording.nr_named), (3, 2));
+        assert_eq!((recording.lost_events, recording.is_complete), (7, true));
+        assert_eq!(recording.said("kernel"), Some("6.18.0"));
+        let text = Table::new(&outcome).to_string();
+        let note = "`app` is a recording of command ./app on Linux 6.18.0: 3 files, 1 without a \
+                    name; 7 events lost";
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words(&text).contains(note), "{text}");
+        assert!(words(&text).contains("10 30 66.67 % /data/hot"), "{text}");
+    }
+    // Without the end block.
+    let lenient = Lenient::SkipBad;
+    let outcome = replayed(&bytes[..bytes.len() - 8], lenient, 1);
+    let recording = outcome.report.tenants[0].trace.recording.as_ref().unwrap();
+    assert!(!recording.is_complete);
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::axis::Axis;
 use super::figure::{Figure, Point, Series, Shape};
 use super::page::{Mood, Page, grid};
+use super::recorded::{self, Trace};
 use super::table::{Cell, Line, table};
 use super::{Envelope, leaves};
 
@@ -112,6 +113,7 @@ struct Quantiles {
 #[derive(Deserialize)]
 struct Tenant {
     name: String,
+    trace: Trace,
     requests: f64,
     page_accesses: f64,
     hit_ratio: f64,
@@ -187,6 +189,12 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
     figures.insert(figures.len().min(1), latency(&data));
     sections.push(("Over time, and latency".to_owned(), grid(&figures)));
     sections.push(("Tenants".to_owned(), tenants(run)));
+    for tenant in &run.tenants {
+        if let Some(recording) = &tenant.trace.recording {
+            let files = recorded::files(&tenant.name, recording);
+            sections.push((format!("Files of {}", tenant.name), files));
+        }
+    }
     sections.push(("Victims".to_owned(), victims(&data)));
     if let Some(spread) = &run.spread {
         sections.push(("Repeated runs".to_owned(), repeated(run, spread)));

@@ -26,8 +26,9 @@ use super::error::{ManagerError, ReplayError};
 use super::latency::{LatencyBook, Pair, Recorder, Seen};
 use super::layout::lay_out;
 use super::manifest::TraceReport;
+use super::recorded::{FileTallies, FileTally};
 use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes};
-use super::schedule::{self, Access, Source};
+use super::schedule::{self, Access};
 use super::setup::{Replay, Tenant, boxed};
 use super::timeline;
 use super::versions::Versions;
@@ -74,6 +75,7 @@ impl Failures {
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) tallies: Vec<Tally>,
+    files: Vec<FileTallies>,
     failures: Failures,
 }
 
@@ -81,6 +83,7 @@ impl Counts {
     fn new(tenants: usize) -> Self {
         Self {
             tallies: vec![Tally::default(); tenants],
+            files: vec![FileTallies::default(); tenants],
             ..Self::default()
         }
     }
@@ -91,7 +94,22 @@ impl Counts {
             sum.page_accesses += tally.page_accesses;
             sum.hits += tally.hits;
         }
+        for (sum, files) in self.files.iter_mut().zip(&other.files) {
+            sum.merge(files);
+        }
         self.failures.merge(other.failures);
+    }
+
+    /// Adds what a request has counted since `before` to its file, if the trace names one.
+    pub(super) fn count_file(&mut self, tenant: usize, file: Option<usize>, before: Tally) {
+        let tally = self.tallies[tenant];
+        if let Some(file) = file {
+            let counted = FileTally {
+                page_accesses: tally.page_accesses - before.page_accesses,
+                hits: tally.hits - before.hits,
+            };
+            self.files[tenant].add(file, counted);
+        }
     }
 
     fn total(&self, count: impl Fn(&Tally) -> u64) -> u64 {
@@ -115,7 +133,8 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
     let elapsed = start.elapsed();
     let cached = run.tenants.iter().map(|t| t.data.kernel_cached());
     let kernel_cached = cached.sum::<Option<Bytes>>();
-    let traces = run.sources.iter().map(Source::trace_report);
+    let traces = run.sources.iter().zip(&counts.files);
+    let traces = traces.map(|(source, files)| source.trace_report(files));
     let tenants = run.tenants.iter().zip(&counts.tallies).zip(traces);
     let tenants = tenants.map(|((tenant, tally), trace)| tenant_report(run, tenant, *tally, trace));
     let tenants = tenants.collect();
@@ -249,6 +268,7 @@ impl<'a> Worker<'a> {
     pub(super) fn access(&mut self, index: usize, access: Access) -> Result<(), ReplayError> {
         let run = self.run;
         let tenant = &run.tenants[index];
+        let before = self.counts.tallies[index];
         self.counts.tallies[index].requests += 1;
         for page in access.first..access.first + access.count {
             if self.control.is_stopped() {
@@ -267,6 +287,7 @@ impl<'a> Worker<'a> {
             tally.page_accesses += 1;
             tally.hits += u64::from(seen == Seen::Hit);
         }
+        self.counts.count_file(index, access.file, before);
         Ok(())
     }
 

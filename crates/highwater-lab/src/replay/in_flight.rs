@@ -68,6 +68,7 @@ impl Worker<'_> {
         if tenant.versions.is_some() || access.op == Op::Write {
             return self.access(index, access);
         }
+        let before = self.counts.tallies[index];
         self.counts.tallies[index].requests += 1;
         for page in access.first..access.first + access.count {
             if self.control.is_stopped() {
@@ -96,6 +97,7 @@ impl Worker<'_> {
                 self.land_some(flying).await?;
             }
         }
+        self.counts.count_file(index, access.file, before);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use highwater::topology::Topology;
 use serde::Serialize;
 
 use super::ReplayConfig;
+use super::recorded::{FileTallies, RecordingReport};
 use crate::trace::{Digest, TraceReader};
 
 /// The configuration of a run, and the machine it ran on.
@@ -62,6 +63,8 @@ pub struct TraceReport {
     pub bad_records: u64,
     /// Records that touch no page: a count or a length of zero.
     pub empty_records: u64,
+    /// The files of a trace of `highwater record`; null for other traces.
+    pub recording: Option<RecordingReport>,
 }
 
 impl Manifest {
@@ -96,8 +99,8 @@ impl Machine {
 }
 
 impl TraceReport {
-    /// Describes a trace that was read.
-    pub(super) fn new(trace: &TraceReader) -> Self {
+    /// Describes a trace that was read, and the accesses to the files that it names.
+    pub(super) fn new(trace: &TraceReader, files: &FileTallies) -> Self {
         let (sha256, stored_bytes) = trace.digest().unzip();
         Self {
             name: trace.name().to_string_lossy().into_owned(),
@@ -107,6 +110,9 @@ impl TraceReport {
             sha256,
             bad_records: trace.bad_records(),
             empty_records: trace.empty_records(),
+            recording: trace
+                .recording()
+                .map(|recording| RecordingReport::new(recording, files)),
         }
     }
 }

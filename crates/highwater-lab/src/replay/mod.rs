@@ -25,7 +25,7 @@
 //! | `engine` | the access loop and the final verification |
 //! | `in_flight` | the same with several reads in flight |
 //! | `timeline`, `victims` | the run over time; selections of a victim |
-//! | `manifest`, `latency`, `report`, `table` | the report |
+//! | `manifest`, `recorded`, `latency`, `report`, `table` | the report |
 //! | `recording` | recording a run without background threads |
 
 mod backing;
@@ -38,6 +38,7 @@ mod latency;
 mod layout;
 mod report;
 mod manifest;
+mod recorded;
 mod recording;
 mod run;
 mod run_dir;
@@ -54,6 +55,7 @@ pub use config::{
 pub use error::{ManagerError, ReplayError};
 pub use latency::{LatencyCurve, LatencySummary};
 pub use manifest::{Machine, Manifest, TraceReport};
+pub use recorded::{FileReport, RecordingReport};
 pub use report::{Outcome, Report, TenantReport};
 pub use run::{Failure, Leaks};
 pub use setup::Replay;

@@ -17,6 +17,7 @@ use fastrand::Rng;
 
 use super::error::ReplayError;
 use super::manifest::TraceReport;
+use super::recorded::FileTallies;
 use crate::control::Control;
 use crate::trace::{DirectoryError, KeyDirectory, Op, Target, TraceReader};
 
@@ -33,6 +34,8 @@ pub(super) struct Access {
     pub(super) op: Op,
     pub(super) first: u64,
     pub(super) count: u64,
+    /// Number of the file that the trace names for these pages.
+    pub(super) file: Option<usize>,
 }
 
 /// The trace of one tenant.
@@ -90,9 +93,9 @@ impl Source {
         self.lock().reader.bad_records()
     }
 
-    /// Describes the trace.
-    pub(super) fn trace_report(&self) -> TraceReport {
-        TraceReport::new(&self.lock().reader)
+    /// Describes the trace, and the accesses to its files.
+    pub(super) fn trace_report(&self, files: &FileTallies) -> TraceReport {
+        TraceReport::new(&self.lock().reader, files)
     }
 
     fn is_finished(&self) -> bool {
@@ -145,7 +148,14 @@ impl Source {
             self.check_range(first, count)?;
             pages = pages.saturating_add(count);
             let op = request.op;
-            batch.push(Access { op, first, count });
+            let file = state.reader.recording();
+            let file = file.and_then(|recording| recording.number_of_file(first));
+            batch.push(Access {
+                op,
+                first,
+                count,
+                file,
+            });
         }
         let read = state.reader.progress().compressed_bytes_read;
         let further = read.saturating_sub(state.bytes_told);

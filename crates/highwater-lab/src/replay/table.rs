@@ -4,9 +4,13 @@ use std::fmt;
 
 use super::config::DataIo;
 use super::latency::LatencySummary;
+use super::recorded::RecordingReport;
 use super::report::{Outcome, TenantReport};
 use crate::report::narrow::{self, wrapped};
 use crate::report::text::{Side, grouped, latency, percent, round, size, write_rows};
+
+/// Files of a recording that are shown: those with the most misses.
+const FILES_SHOWN: usize = 10;
 
 /// Shows an [`Outcome`] as aligned text.
 #[derive(Debug)]
@@ -171,8 +175,47 @@ impl<'a> Table<'a> {
                 writeln!(f, "{line}")?;
             }
         }
+        for tenant in &self.outcome.report.tenants {
+            if let Some(recording) = &tenant.trace.recording {
+                recorded(f, &tenant.name, recording)?;
+            }
+        }
         Ok(())
     }
+}
+
+/// Writes where a recording comes from, and the files with the most misses.
+fn recorded(f: &mut fmt::Formatter<'_>, tenant: &str, recording: &RecordingReport) -> fmt::Result {
+    let of = |name| recording.said(name).unwrap_or("unknown");
+    let end = match recording.is_complete {
+        true => "",
+        false => "; it was killed, and ends early",
+    };
+    let note = format!(
+        "`{tenant}` is a recording of {} on Linux {}: {} files, {} without a name; {} events \
+         lost{end}",
+        of("target"),
+        of("kernel"),
+        grouped(recording.nr_files as u64),
+        grouped((recording.nr_files - recording.nr_named) as u64),
+        grouped(recording.lost_events),
+    );
+    writeln!(f)?;
+    for line in wrapped(&note, narrow::COLUMNS) {
+        writeln!(f, "{line}")?;
+    }
+    let rows = recording.files.iter().take(FILES_SHOWN).map(|file| {
+        vec![
+            grouped(file.page_accesses - file.hits),
+            grouped(file.page_accesses),
+            percent(file.hit_ratio),
+            file.name.clone(),
+        ]
+    });
+    let header = cells(["misses", "accesses", "hit ratio", "file"]);
+    let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
+    let sides = [Side::Right, Side::Right, Side::Right, Side::Left];
+    write_rows(f, &rows, &sides)
 }
 
 /// The rows with their third cell, a note, broken into lines of which all fit 80 columns.

@@ -80,13 +80,23 @@ impl Recording {
     /// Returns the file of a page of the trace, and the page in the file.
     #[must_use]
     pub fn file_of_page(&self, page: u64) -> Option<(&RecordedFile, u64)> {
+        let extent = self.extent_of(page)?;
+        let file = self.files.get(extent.file)?;
+        Some((file, extent.in_file + (page - extent.in_trace)))
+    }
+
+    /// Returns the place among [`files`](Self::files) of the file of a page of the trace.
+    #[must_use]
+    pub fn number_of_file(&self, page: u64) -> Option<usize> {
+        self.extent_of(page).map(|extent| extent.file)
+    }
+
+    fn extent_of(&self, page: u64) -> Option<&Extent> {
         let after = self
             .extents
             .partition_point(|extent| extent.in_trace <= page);
         let extent = self.extents.get(after.checked_sub(1)?)?;
-        let skipped = page - extent.in_trace;
-        let file = self.files.get(extent.file)?;
-        (skipped < extent.pages).then_some((file, extent.in_file + skipped))
+        (page - extent.in_trace < extent.pages).then_some(extent)
     }
 
     /// Takes a block.
