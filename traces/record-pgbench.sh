@@ -176,8 +176,7 @@ chmod 755 "$work"
 write_scripts
 files=()
 for script in "${mix[@]}"; do
-    files+=(-f "$scripts/${script/@/.sql@}")
+    files+=(-f "$scripts/${script%@*}.sql${script#${script%@*}}")
 done
-[ "${mix[*]}" = scan ] && files=(-f "$scripts/scan.sql")
 start_server
 if [ "$pairs" -gt 0 ]; then measure; else record; fi
