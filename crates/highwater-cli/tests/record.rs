@@ -292,6 +292,131 @@ fn a_process_is_recorded_with_its_children() {
     assert_eq!(replay(&trace, &[]).status.code(), Some(0));
 }
 
+/// A control group that is removed in the end, with the one below it.
+struct Group(PathBuf);
+
+impl Group {
+    /// Returns a new group in each hierarchy that this process may change: of version 2, and of
+    /// version 1.
+    fn all() -> Vec<Self> {
+        let roots = [
+            "/sys/fs/cgroup",
+            "/sys/fs/cgroup/unified",
+            "/sys/fs/cgroup/memory",
+        ];
+        let name = format!("highwater-test-{}", std::process::id());
+        let dirs = roots.map(|root| Path::new(root).join(&name));
+        // On a tmpfs that only holds hierarchies, a new directory has no files.
+        let is_made = |dir: &PathBuf| {
+            let is_group = fs::create_dir(dir).is_ok() && dir.join("cgroup.procs").exists();
+            if !is_group {
+                let _ = fs::remove_dir(dir);
+            }
+            is_group && fs::create_dir(dir.join("below")).is_ok()
+        };
+        dirs.into_iter().filter(is_made).map(Self).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A group keeps its tasks until they have been reaped.
+        for _ in 0..100 {
+            let _ = fs::remove_dir(self.0.join("below"));
+            if fs::remove_dir(&self.0).is_ok() || !self.0.exists() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Goal: the tasks of a control group are recorded, those of groups below it and those that move
+/// there later, and the recording ends with the group. Method: a shell that moves below the group
+/// while it is recorded, and is then killed; in each version of control groups that there is.
+#[test]
+fn a_control_group_is_recorded_until_it_is_removed() {
+    if !can_record() {
+        return;
+    }
+    let groups = Group::all();
+    if groups.is_empty() {
+        eprintln!("skipped: no control group can be made here");
+    }
+    for group in groups {
+        let bench = Bench::new();
+        let path = data(&bench);
+        let trace = path_in(&bench, "trace.hwt");
+        let recorder = highwater()
+            .args(["record", "--json", "--seconds", "60", "--cgroup"])
+            .arg(&group.0)
+            .arg("-o")
+            .arg(&trace)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let script =
+            r#"echo $$ > "$1/below/cgroup.procs"; while :; do cat "data file"; sleep 0.05; done"#;
+        let mut shell = Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&group.0)
+            .current_dir(bench.dir())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Tasks that move are found within a second, and the trace grows within another.
+        let grown = || fs::metadata(&trace).is_ok_and(|trace| trace.len() > 4096);
+        for _ in 0..300 {
+            if grown() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        drop(group);
+        let output = recorder.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let summary = summary(&output);
+        assert!(summary["elapsed_s"].as_f64().unwrap() < 59.0, "{summary}");
+        let pages = of_file_by_end(&summary, path.file_name().unwrap().to_str().unwrap());
+        assert!(pages >= PAGES, "{summary}");
+    }
+}
+
+/// Goal: a full disk is an error that says so, and leaves neither the command nor an instance
+/// behind. Method: a file that takes no byte, and one that takes 4 KiB, so that the command runs.
+#[test]
+fn a_full_disk_is_an_error() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    data(&bench);
+    let traces = [
+        ("/dev/full", "No space left on device"),
+        ("trace.hwt", "File too large"),
+    ];
+    for (trace, reason) in traces {
+        let output = Command::new("sh")
+            .args(["-c", r#"ulimit -f 8; exec "$@""#, "sh"])
+            .arg(highwater().get_program())
+            .args(["record", "-o", trace, "--", "sh", "-c"])
+            .arg(r#"echo $$ > pid; while :; do cat "data file" > /dev/null; done"#)
+            .current_dir(bench.dir())
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(reason), "{said}");
+        assert_eq!(instances(), 0);
+    }
+    let shell = fs::read_to_string(path_in(&bench, "pid")).unwrap();
+    let process = Path::new("/proc").join(shell.trim());
+    assert!(!process.exists(), "the command runs on");
+}
+
 /// Returns the pages read of the file whose name ends so, or, if it was never open when the
 /// recorder looked, of the unnamed file that was read most.
 fn of_file_by_end(summary: &Value, end: &str) -> u64 {

@@ -48,6 +48,14 @@ pub(super) struct Files {
 }
 
 impl Files {
+    /// Returns no files.
+    pub(super) fn new() -> Self {
+        Self {
+            names: Names::of_mounts(),
+            ..Self::default()
+        }
+    }
+
     /// Learns the files below these directories in advance: the processes of a command may end
     /// before their open files can be seen, and lookups of reads reach beyond a file's end.
     pub(super) fn expect(&mut self, roots: &[PathBuf]) {

@@ -97,7 +97,7 @@ impl Recorder {
         let target = Target::new(arguments)?;
         instance.follow(&target.tasks()?)?;
         let roots = roots_of_command(&arguments.command);
-        let mut files = Files::default();
+        let mut files = Files::new();
         files.expect(&roots);
         let (file, packing) = create(&arguments.output)?;
         let writer = RecordingWriter::new(file, packing, &about(&decoder, arguments))?;

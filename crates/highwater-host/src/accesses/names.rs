@@ -1,8 +1,9 @@
 //! Names of files by device and inode: from the open files and mappings of tasks, and by scanning
 //! directories.
 //!
-//! A file whose device number in `stat(2)` is not that of its file system (subvolumes of btrfs,
-//! overlayfs) is not found.
+//! Subvolumes of btrfs have device numbers of their own in `stat(2)`, where events have that of the
+//! file system: those of mounted subvolumes are told apart by the mounts. A file of another
+//! subvolume, and one of overlayfs, is not found.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -26,9 +27,22 @@ pub struct Found {
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     found: HashMap<FileKey, Found>,
+    /// Device numbers in `stat(2)` that are not those of events, with these.
+    devices: HashMap<u64, (u32, u32)>,
 }
 
 impl Names {
+    /// Returns no files, with the device numbers of the file systems that are mounted now.
+    #[must_use]
+    pub fn of_mounts() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let device = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.dev());
+        Self {
+            devices: of_subvolumes(&mounts, device),
+            ..Self::default()
+        }
+    }
+
     /// Returns a file that was found.
     #[must_use]
     pub fn get(&self, file: &FileKey) -> Option<&Found> {
@@ -62,9 +76,11 @@ impl Names {
     fn learn(&mut self, path: PathBuf, metadata: &Metadata) {
         if metadata.is_file() {
             let device = metadata.dev();
+            let own = || (major(device), minor(device));
+            let (major, minor) = self.devices.get(&device).copied().unwrap_or_else(own);
             let file = FileKey {
-                major: major(device),
-                minor: minor(device),
+                major,
+                minor,
                 inode: metadata.ino(),
             };
             let bytes = Some(metadata.len());
@@ -102,6 +118,40 @@ impl Names {
     }
 }
 
+/// Returns the device numbers that `device` tells of mounted subvolumes, with those that
+/// `/proc/PID/mountinfo` has for their file systems.
+fn of_subvolumes(mounts: &str, device: impl Fn(&Path) -> Option<u64>) -> HashMap<u64, (u32, u32)> {
+    let parsed: Vec<_> = mounts.lines().filter_map(mount).collect();
+    let subvolumes = parsed.iter().filter(|mount| mount.type_of == "btrfs");
+    let told = subvolumes.filter_map(|mount| Some((device(&mount.point)?, mount.device)));
+    // A mount point below which another file system is mounted tells that one's number.
+    let is_other = |told: u64| {
+        let told = (major(told), minor(told));
+        parsed.iter().any(|mount| mount.device == told)
+    };
+    told.filter(|(told, _)| !is_other(*told)).collect()
+}
+
+/// A line of `/proc/PID/mountinfo`.
+struct Mount<'a> {
+    device: (u32, u32),
+    point: PathBuf,
+    type_of: &'a str,
+}
+
+fn mount(line: &str) -> Option<Mount<'_>> {
+    let (mount, system) = line.split_once(" - ")?;
+    let mut words = mount.split(' ').skip(2);
+    let (major, minor) = words.next()?.split_once(':')?;
+    let point = words.nth(1)?;
+    Some(Mount {
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        // The kernel writes a space so.
+        point: PathBuf::from(point.replace("\\040", " ")),
+        type_of: system.split(' ').next()?,
+    })
+}
+
 /// Parses a line of `/proc/PID/maps` that maps a file.
 fn mapped_file(line: &str) -> Option<(FileKey, PathBuf)> {
     let mut rest = line;
@@ -123,6 +173,8 @@ fn mapped_file(line: &str) -> Option<(FileKey, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::makedev;
+
     use super::*;
 
     #[test]
@@ -142,6 +194,24 @@ mod tests {
         ] {
             assert_eq!(mapped_file(other), None, "{other}");
         }
+    }
+
+    /// Goal: files of a subvolume are found by the device of its file system. Method: a subvolume
+    /// whose number `stat(2)` alone knows, a mount point that another file system hides, and one
+    /// that is no btrfs.
+    #[test]
+    fn subvolumes_have_the_device_of_their_file_system() {
+        let mounts = "29 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                      61 29 0:39 /a /mnt/my\\040data rw - btrfs /dev/loop0 rw\n\
+                      62 29 0:39 / /hidden rw - btrfs /dev/loop0 rw\n\
+                      63 29 0:50 / /tmp rw - tmpfs none rw\nbroken\n";
+        let stat = |path: &Path| match path.to_str() {
+            Some("/mnt/my data") => Some(makedev(0, 41)),
+            Some("/hidden") => Some(makedev(254, 0)),
+            _ => Some(makedev(0, 99)),
+        };
+        let found = of_subvolumes(mounts, stat);
+        assert_eq!(found, HashMap::from([(makedev(0, 41), (0, 39))]));
     }
 
     /// Goal: files are found by device and inode, within the budget. Method: an open file of this
