@@ -109,6 +109,34 @@ fn who_makes_room_stalls_for_its_group_and_those_above() {
 }
 
 #[test]
+fn stalls_are_counted_by_their_duration() {
+    // Goal: the histogram of a snapshot has each stall once, in the right power of two, and their
+    // total. Method: one thread that writes back as it faults, so that its stalls do not overlap:
+    // their total is the pressure's, which counts whole microseconds, and lies between the least
+    // and the most that the buckets can hold.
+    let scene = Scene::new();
+    let quiet = scene.hw.snapshot();
+    assert!(quiet.stall_ns.is_empty() && quiet.stall_ns_total == 0);
+    scene.stall();
+    let snapshot = scene.hw.snapshot();
+    let stalls = &snapshot.stall_ns;
+    let nr_stalls: u64 = stalls.iter().map(|(_, nr)| nr).sum();
+    assert!((1..=64).contains(&nr_stalls), "{stalls:?}");
+    let least: u64 = stalls.iter().map(|(least, nr)| least * nr).sum();
+    let total = snapshot.stall_ns_total;
+    assert!(least <= total && total < 2 * least, "{total} of {stalls:?}");
+    let written = snapshot.counter("nr_vmscan_write");
+    assert!(total >= written * WRITE_US * 1000);
+    let lost = scene.pressure()[2].some.total_us;
+    assert!(lost.abs_diff(total / 1000) <= total / 10_000 + 2 * nr_stalls);
+    let of_writes = stalls
+        .iter()
+        .filter(|(least, _)| 2 * least > WRITE_US * 1000);
+    assert!(of_writes.count() > 0, "no stall is as long as a write");
+    scene.end();
+}
+
+#[test]
 fn full_is_not_lost_while_a_known_thread_can_go_on() {
     // Goal: some and full depend on the threads known to work. Method: a thread that works for the
     // tenant and does nothing while another stalls for its query: full for the query, where it does

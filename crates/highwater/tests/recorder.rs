@@ -162,6 +162,8 @@ fn changes_are_recorded_between_whole_moments() {
 
 /// Passes the recording's path to the child.
 const CHILD: &str = "HIGHWATER_TEST_RECORDING";
+/// Children that are killed side by side.
+const KILLED_AT_ONCE: u64 = 4;
 
 #[test]
 fn child_records_until_it_is_killed() {
@@ -212,40 +214,50 @@ fn record_and_kill(path: &Path, marks: u64, longer: Duration) -> u64 {
     reported.last().unwrap_or(seen)
 }
 
+/// Kills a child at a random moment; checks all that it left.
+fn kill_and_read(round: u64, rng: &mut fastrand::Rng) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.rec");
+    let longer = Duration::from_micros(rng.u64(..3000));
+    let reported = record_and_kill(&path, rng.u64(1..120), longer);
+    let recording = Recording::open(&path).unwrap();
+    assert!(reported > 0, "round {round}: the child reported nothing");
+    let last: u64 = recording.marks().last().unwrap().text.parse().unwrap();
+    assert!(last >= reported, "round {round}: {last} of {reported}");
+    let marks = recording.marks().windows(2);
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    for pair in marks {
+        assert_eq!(number(&pair[0].text) + 1, number(&pair[1].text));
+    }
+    let mut tick = recording.first().unwrap();
+    let end = recording.last().unwrap();
+    let mut nr_read = 1;
+    while tick < end {
+        let moment = recording.moment(tick).unwrap();
+        assert!(moment.is_whole, "round {round}, moment {tick}");
+        assert_eq!(moment.groups.len(), 3001);
+        tick = recording.step(tick, 1).unwrap();
+        nr_read += 1;
+    }
+    assert!(recording.len() - nr_read <= 1, "all but one in progress");
+    assert!(!recording.has_ended());
+}
+
 #[test]
 fn a_killed_recording_is_readable() {
     // Goal: every record that was complete at the kill is readable, and every moment. Method: kill
-    // a child at random moments; the last mark that it reported must be there, no number between
-    // the first and the last record may be missing, and all moments must be read.
-    let rounds = env::var("KILLS").map_or(20, |kills| kills.parse().unwrap());
+    // a hundred children (`KILLS`) at random moments; the last mark that one reported must be
+    // there, no number between the first and the last record may be missing, and all moments must
+    // be read.
+    let kills: u64 = env::var("KILLS").map_or(100, |kills| kills.parse().unwrap());
     let mut rng = seed::rng(1);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("flight.rec");
-    for round in 0..rounds {
-        let longer = Duration::from_micros(rng.u64(..3000));
-        let reported = record_and_kill(&path, rng.u64(1..120), longer);
-        let recording = Recording::open(&path).unwrap();
-        assert!(reported > 0, "round {round}: the child reported nothing");
-        let last: u64 = recording.marks().last().unwrap().text.parse().unwrap();
-        assert!(last >= reported, "round {round}: {last} of {reported}");
-        let marks = recording.marks().windows(2);
-        let number = |text: &str| text.parse::<u64>().unwrap();
-        for pair in marks {
-            assert_eq!(number(&pair[0].text) + 1, number(&pair[1].text));
+    thread::scope(|scope| {
+        for lane in 0..KILLED_AT_ONCE {
+            let mut rng = rng.fork();
+            let rounds = (lane..kills).step_by(KILLED_AT_ONCE as usize);
+            scope.spawn(move || rounds.for_each(|round| kill_and_read(round, &mut rng)));
         }
-        let mut tick = recording.first().unwrap();
-        let end = recording.last().unwrap();
-        let mut nr_read = 1;
-        while tick < end {
-            let moment = recording.moment(tick).unwrap();
-            assert!(moment.is_whole, "round {round}, moment {tick}");
-            assert_eq!(moment.groups.len(), 3001);
-            tick = recording.step(tick, 1).unwrap();
-            nr_read += 1;
-        }
-        assert!(recording.len() - nr_read <= 1, "all but one in progress");
-        assert!(!recording.has_ended());
-    }
+    });
 }
 
 #[test]

@@ -70,6 +70,8 @@ pub(super) struct Scribe {
     /// The groups of the last whole moment, and what was last seen of each.
     groups: Vec<SeenGroup>,
     queues: Vec<SeenQueue>,
+    /// The queues of the look before, and views of them: kept for their memory.
+    queues_before: Vec<SeenQueue>,
     spare: Vec<QueueView>,
     has_failed: bool,
 }
@@ -99,9 +101,15 @@ impl Scribe {
             ticked_at: Duration::ZERO,
             groups: Vec::new(),
             queues: Vec::new(),
+            queues_before: Vec::new(),
             spare: Vec::new(),
             has_failed: false,
         }
+    }
+
+    #[cfg(all(test, not(loom), not(miri)))]
+    pub(super) fn replace_file(&mut self, file: std::fs::File) -> std::fs::File {
+        self.ring.replace_file(file)
     }
 
     /// Returns what is due at `now`.
@@ -128,10 +136,11 @@ impl Scribe {
             TickKind::Changes => self.write_changes(core, now),
             TickKind::Nothing => Ok(()),
         });
+        // A tick without a record says nothing about the disk.
         if self.ring.newest() > seq {
             result = result.and(self.ring.hint());
+            self.report(result);
         }
-        self.report(result);
     }
 
     /// Records the orderly end.
@@ -254,17 +263,18 @@ impl Scribe {
         if !groups.wait_queues(charges_max, &mut self.spare) {
             return;
         }
-        let before = std::mem::take(&mut self.queues);
+        std::mem::swap(&mut self.queues, &mut self.queues_before);
+        let before = &self.queues_before;
         let since = |view: &QueueView| {
             let found = before.binary_search_by_key(&view.group, |queue| queue.view.group);
             let found = found.ok().map(|index| before[index]);
             found.filter(|queue| queue.view.first == view.first)
         };
-        let queues = self.spare.iter().map(|view| SeenQueue {
+        self.queues.clear();
+        self.queues.extend(self.spare.iter().map(|view| SeenQueue {
             view: *view,
             since: since(view).map_or(now, |queue| queue.since),
-        });
-        self.queues = queues.collect();
+        }));
     }
 
     fn queue_of(&self, key: GroupKey) -> Option<&SeenQueue> {

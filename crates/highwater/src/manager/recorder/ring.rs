@@ -93,6 +93,12 @@ impl RingFile {
         self.file.write_all_at(record, offset)
     }
 
+    /// Replaces the file, for example by one whose writes fail; returns the one before.
+    #[cfg(all(test, not(loom), not(miri)))]
+    pub(super) fn replace_file(&mut self, file: File) -> File {
+        std::mem::replace(&mut self.file, file)
+    }
+
     /// Returns the number of the newest record; 0 if there is none.
     pub(super) fn newest(&self) -> u64 {
         self.seq - 1
