@@ -160,8 +160,8 @@ impl Manager {
     ///
     /// Between ticks, a lock and a read of the clock. For a tick, four loads for each group, one
     /// write for each 64 KiB of records, and a read of each group that is written. A tick of
-    /// changes allocates nothing; a whole moment makes some ten allocations, among them one of a
-    /// word for each group. No tick flushes statistics.
+    /// changes allocates nothing. A whole moment makes some ten allocations, most of them as its
+    /// list of groups grows. No tick flushes statistics.
     ///
     /// # Examples
     ///

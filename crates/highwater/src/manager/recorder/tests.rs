@@ -6,18 +6,17 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, subscriber};
 
 use super::{Everything, Recorder, RecorderConfig, Recording};
 use crate::manager::Manager;
-use crate::sync::Arc;
+use crate::sync::{Arc, StatCell};
 use crate::units::Bytes;
 
 /// Counts the recorder's warnings.
-struct Warnings(Arc<AtomicU64>);
+struct Warnings(Arc<StatCell>);
 
 impl Subscriber for Warnings {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -33,7 +32,7 @@ impl Subscriber for Warnings {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, _: &Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.add(1);
     }
 
     fn enter(&self, _: &Id) {}
@@ -59,7 +58,7 @@ fn loses_only_what_fails(broken: &Path, errno: i32) {
     let builder = Manager::builder().capacity(Bytes::mib(16));
     let hw = builder.recorder(&path, config).build().unwrap();
     let recorder = hw.core().recorder.as_ref().unwrap();
-    let nr_warnings = Arc::new(AtomicU64::new(0));
+    let nr_warnings = Arc::new(StatCell::default());
     subscriber::with_default(Warnings(Arc::clone(&nr_warnings)), || {
         hw.mark("before");
         hw.record_now(Everything::Yes);
@@ -71,7 +70,7 @@ fn loses_only_what_fails(broken: &Path, errno: i32) {
                 hw.record_now(Everything::No);
             }
             let charge = hw.root().charge(Bytes::mib(1)).unwrap();
-            assert_eq!(nr_warnings.load(Ordering::Relaxed), outage, "one an outage");
+            assert_eq!(nr_warnings.get(), outage, "one an outage");
             drop(replace_file(recorder, recording));
             hw.mark("after");
             hw.record_now(Everything::Yes);
