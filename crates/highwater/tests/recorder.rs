@@ -163,7 +163,7 @@ fn changes_are_recorded_between_whole_moments() {
 /// Passes the recording's path to the child.
 const CHILD: &str = "HIGHWATER_TEST_RECORDING";
 /// Children that are killed side by side.
-const KILLED_AT_ONCE: u64 = 4;
+const KILLED_AT_ONCE: usize = 4;
 
 #[test]
 fn child_records_until_it_is_killed() {
@@ -215,7 +215,7 @@ fn record_and_kill(path: &Path, marks: u64, longer: Duration) -> u64 {
 }
 
 /// Kills a child at a random moment; checks all that it left.
-fn kill_and_read(round: u64, rng: &mut fastrand::Rng) {
+fn kill_and_read(round: usize, rng: &mut fastrand::Rng) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("flight.rec");
     let longer = Duration::from_micros(rng.u64(..3000));
@@ -249,12 +249,12 @@ fn a_killed_recording_is_readable() {
     // a hundred children (`KILLS`) at random moments; the last mark that one reported must be
     // there, no number between the first and the last record may be missing, and all moments must
     // be read.
-    let kills: u64 = env::var("KILLS").map_or(100, |kills| kills.parse().unwrap());
+    let kills: usize = env::var("KILLS").map_or(100, |kills| kills.parse().unwrap());
     let mut rng = seed::rng(1);
     thread::scope(|scope| {
         for lane in 0..KILLED_AT_ONCE {
             let mut rng = rng.fork();
-            let rounds = (lane..kills).step_by(KILLED_AT_ONCE as usize);
+            let rounds = (lane..kills).step_by(KILLED_AT_ONCE);
             scope.spawn(move || rounds.for_each(|round| kill_and_read(round, &mut rng)));
         }
     });

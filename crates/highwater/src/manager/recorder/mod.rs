@@ -73,6 +73,11 @@ static NOTES_LOCK: LockClass = LockClass::new("recorder notes", Rank::Leaf);
 const NOTES_MAX: usize = 256;
 
 /// Settings of the flight recorder ([`Builder::recorder`](super::Builder::recorder)).
+///
+/// # Cost
+///
+/// 0.07 % of a CPU for 1,000 groups of which 100 change in each tick, 0.7 % for 10,000, beside ten
+/// wake-ups a second (`cargo bench -p highwater --bench recorder`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecorderConfig {
