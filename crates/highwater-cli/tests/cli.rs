@@ -128,7 +128,7 @@ fn json_has_exactly_the_documented_fields() {
         leaked_bytes tenants";
     const MACHINE_FIELDS: &str = "cpus_online kernel_release architecture";
     const TRACE_FIELDS: &str =
-        "name format compression stored_bytes sha256 bad_records empty_records";
+        "name format compression stored_bytes sha256 bad_records empty_records recording";
     const TENANT_FIELDS: &str = "name trace requests page_accesses hits hit_ratio usage_bytes \
         usage_low_bytes usage_high_bytes usage_precise_bytes peak_bytes max_bytes max_events victims";
     let bench = Bench::new();

@@ -10,6 +10,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -292,6 +293,26 @@ fn the_terminal_is_restored_after_every_end() {
             !option.is_empty(),
             "{screen}"
         );
+    }
+}
+
+/// Goal: `top` ends with its terminal, rather than reading its end for ever. (It once did, and used
+/// a quarter of a CPU.) Method: the terminal is closed.
+#[test]
+fn top_ends_with_its_terminal() {
+    let bench = Bench::new();
+    let script = script(&bench, "");
+    let Some(tmux) = Tmux::start(&bench, &script) else {
+        return;
+    };
+    tmux.wait_for("query-42");
+    let pid = fs::read_to_string(bench.path("pid")).unwrap();
+    drop(tmux);
+    let process = Path::new("/proc").join(pid.trim());
+    let end = Instant::now() + PATIENCE;
+    while process.exists() {
+        assert!(Instant::now() < end, "top runs on without a terminal");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -1,8 +1,10 @@
 //! The terminal: raw mode and the alternate screen, restored at every end, also by a panic.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
-use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Builder};
+use std::time::Duration;
+use std::{panic, process};
 
 use crossterm::style::{Attribute, Print, ResetColor, SetAttribute, SetForegroundColor};
 use crossterm::terminal::{Clear, EnterAlternateScreen, LeaveAlternateScreen};
@@ -11,10 +13,18 @@ use ratatui_core::backend::{Backend, ClearType, WindowSize};
 use ratatui_core::buffer::Cell;
 use ratatui_core::layout::{Position, Size};
 use ratatui_core::style::{Color, Modifier};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 /// Whether the terminal is to be restored. Written by: the thread that enters or restores. Read by:
 /// the same, and a panic's thread. Publishes: only itself.
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Time in which the screen ends by itself after its terminal was closed.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The exit status after SIGHUP, which a closed terminal sends.
+const HUNG_UP: i32 = 128 + 1;
 
 /// The terminal in raw mode, on its alternate screen, until it is dropped.
 #[derive(Debug)]
@@ -37,8 +47,30 @@ impl Entered {
             hook(panic);
         }));
         execute!(stdout(), EnterAlternateScreen, cursor::Hide)?;
+        end_with_the_terminal()?;
         Ok(entered)
     }
+}
+
+/// Ends the program when its terminal is closed: a read of keys, by crossterm, would find the end
+/// of the terminal again and again, and not return.
+fn end_with_the_terminal() -> io::Result<()> {
+    let watched = Builder::new().name("terminal".into()).spawn(|| {
+        let terminal = stdout();
+        loop {
+            // Without events of interest, this returns when the terminal hangs up.
+            let mut states = [PollFd::new(&terminal, PollFlags::empty())];
+            match poll(&mut states, None) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+        // A signal of the same cause ends the program by itself.
+        thread::sleep(PATIENCE);
+        process::exit(HUNG_UP);
+    });
+    watched.map(drop)
 }
 
 impl Drop for Entered {
