@@ -117,6 +117,35 @@ fn a_machine_with_nothing_bad_has_status_0() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
+/// Goal: the report has each check once in table and cards, worst first, and is drawn again to the
+/// same bytes.
+#[test]
+fn a_report_has_every_check_worst_first() {
+    let bench = Bench::new();
+    let root = recorded(&bench, [3_075, 6_863, 6_863]);
+    let file = bench.path("host.html");
+    let output = run(&["host", "--root", &root, "--json", "--report", &file]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let html = fs::read_to_string(&file).unwrap();
+    let checks = json(&output)["checks"].as_array().unwrap().clone();
+    let mut rest = html.split("<tbody>").nth(1).unwrap();
+    for (order, check) in checks.iter().enumerate() {
+        let link = format!("<a href=\"#check-{}\">", check["nr"]);
+        rest = rest
+            .split_once(&link)
+            .unwrap_or_else(|| panic!("row {order}"))
+            .1;
+        let id = format!("id=\"check-{}\"", check["nr"]);
+        assert_eq!(html.matches(&id).count(), 1, "{check}");
+    }
+    assert_eq!(checks.len(), html.matches("<article ").count());
+    assert!(html.contains("<p class=\"verdict bad\">"));
+    assert_eq!(html.matches("<li>").count(), 3, "three figures");
+    let output = run(&["report", &file]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(fs::read_to_string(&file).unwrap() == html);
+}
+
 #[test]
 fn an_explanation_has_this_machines_numbers() {
     let bench = Bench::new();
@@ -169,6 +198,14 @@ fn bad_input_is_refused() {
         (
             vec!["host", "--json", "--explain", "2"],
             "cannot be used with",
+        ),
+        (
+            vec!["host", "--watch", "1", "--report", "r.html"],
+            "cannot be used with",
+        ),
+        (
+            vec!["host", "--root", &root, "--report", "/absent/r.html"],
+            "cannot write the report /absent/r.html",
         ),
         (vec!["host", "rss", "--sort", "x"], "possible values"),
         (

@@ -76,6 +76,10 @@ fn a_report_is_complete_and_refers_to_nothing_else() {
         1,
         "only the icon, which is empty"
     );
+    assert!(
+        html.contains("Content-Security-Policy") && html.contains("default-src 'none'"),
+        "the page may load something"
+    );
     for name in ["Machine", "Command", "Seed", "Version"] {
         assert!(
             html.contains(&format!("<dt>{name}</dt>")),

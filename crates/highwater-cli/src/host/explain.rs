@@ -14,9 +14,23 @@ const COLUMNS: usize = 80;
 const NAME_COLUMNS: usize = 12;
 
 /// The mechanism, the formula with this machine's numbers, thresholds, discussion and kernels.
-pub(super) fn text((check, finding): &Checked) -> String {
+pub(super) fn text(checked: &Checked) -> String {
+    let (check, _) = checked;
     let mut text = format!("Check {}: {}\n\n", check.nr, check.title);
-    let verdict = match &finding.figure {
+    for (name, paragraph) in paragraphs(checked) {
+        let lines = wrapped(&paragraph, COLUMNS - NAME_COLUMNS);
+        for (index, line) in lines.iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{name:<NAME_COLUMNS$}{line}");
+        }
+    }
+    text
+}
+
+/// Returns the names and texts of the paragraphs that explain a check; none is empty.
+pub(super) fn paragraphs((check, finding): &Checked) -> Vec<(&'static str, String)> {
+    let here = match &finding.figure {
         Some(figure) => format!(
             "{}: {} ({}); {}",
             finding.verdict,
@@ -35,27 +49,18 @@ pub(super) fn text((check, finding): &Checked) -> String {
         Some(advice) if has_advice => format!("{advice}; {}", check.advice),
         _ => check.advice.to_owned(),
     };
-    for (name, paragraph) in [
-        ("Here", &*verdict),
-        ("Mechanism", check.mechanism),
-        ("Formula", check.formula),
-        ("Numbers", &*finding.formula),
-        ("Thresholds", &*limits),
-        ("Advice", &*advice),
-        ("Kernels", check.kernels),
-        ("Discussion", check.thread),
-    ] {
-        if paragraph.is_empty() {
-            continue;
-        }
-        let lines = wrapped(paragraph, COLUMNS - NAME_COLUMNS);
-        for (index, line) in lines.iter().enumerate() {
-            let name = if index == 0 { name } else { "" };
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{name:<NAME_COLUMNS$}{line}");
-        }
-    }
-    text
+    let paragraphs = [
+        ("Here", here),
+        ("Mechanism", check.mechanism.to_owned()),
+        ("Formula", check.formula.to_owned()),
+        ("Numbers", finding.formula.clone()),
+        ("Thresholds", limits),
+        ("Advice", advice),
+        ("Kernels", check.kernels.to_owned()),
+        ("Discussion", check.thread.to_owned()),
+    ];
+    let is_said = |(_, text): &(&str, String)| !text.is_empty();
+    paragraphs.into_iter().filter(is_said).collect()
 }
 
 /// The sentence with a capital letter.

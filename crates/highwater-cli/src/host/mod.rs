@@ -14,6 +14,7 @@ use highwater_lab::control::{Control, Progress};
 
 use crate::Exit;
 use crate::output::{complain, print};
+use crate::report::{self, Destination};
 use crate::signals::Signals;
 use crate::watch::watched;
 
@@ -29,6 +30,8 @@ Examples:
       which memory locks are waited for, from 5 seconds of the kernel's own events
   highwater host --watch 30
       again each 30 seconds, until Ctrl-C
+  highwater host --report host.html
+      every check with its explanation as one HTML file
   highwater host --root /mnt/recorded
       a recorded machine: a directory with its proc and sys
   highwater host rss --top 5
@@ -74,6 +77,10 @@ pub(crate) struct HostArguments {
     )]
     watch: Option<u32>,
 
+    /// Write the checks with their explanations as one HTML file
+    #[arg(long, value_name = "FILE.html", conflicts_with_all = ["explain", "watch"])]
+    report: Option<PathBuf>,
+
     /// Record events of the kernel for 5 seconds, for checks 8, 9 and 14; needs root
     #[arg(long, conflicts_with = "root")]
     trace: bool,
@@ -101,8 +108,12 @@ pub(crate) fn run(arguments: &HostArguments) -> Exit {
         Ok(signals) => signals,
         Err(e) => return unusable(format_args!("cannot handle signals: {e}")),
     };
+    let mut destination = match report::destination(arguments.report.as_deref()) {
+        Ok(destination) => destination,
+        Err(exit) => return exit,
+    };
     loop {
-        let exit = arguments.once(&signals);
+        let exit = arguments.once(&signals, destination.take());
         if arguments.watch.is_none() || matches!(exit, Exit::Unusable | Exit::Signal(_)) {
             return exit;
         }
@@ -111,7 +122,7 @@ pub(crate) fn run(arguments: &HostArguments) -> Exit {
 
 impl HostArguments {
     /// Checks the machine once.
-    fn once(&self, signals: &Signals) -> Exit {
+    fn once(&self, signals: &Signals, destination: Option<Destination>) -> Exit {
         let mut machine = match machine(&self.root) {
             Ok(machine) => machine,
             Err(exit) => return exit,
@@ -142,13 +153,25 @@ impl HostArguments {
             .map(|check| (check, (check.run)(&machine)))
             .collect();
         checked.sort_by_key(|(check, finding)| (finding.verdict, check.nr));
+        let exit = self.show(&machine, &checked);
+        match destination.filter(|_| exit != Exit::Unusable) {
+            None => exit,
+            Some(destination) => {
+                let envelope = report::host::envelope(&page::data(&machine, &checked));
+                report::write(destination, envelope, exit)
+            }
+        }
+    }
+
+    /// Prints the result, and returns the exit status.
+    fn show(&self, machine: &Machine, checked: &[Checked]) -> Exit {
         let shown = match (self.explain, self.json) {
             (Some(_), _) => checked.iter().map(explain::text).collect(),
-            (None, true) => format!("{}\n", page::json(&machine, &checked)),
+            (None, true) => format!("{}\n", page::json(machine, checked)),
             (None, false) if self.watch.is_some() => {
-                format!("{}{}", page::clear(), page::text(&machine, &checked))
+                format!("{}{}", page::clear(), page::text(machine, checked))
             }
-            (None, false) => page::text(&machine, &checked),
+            (None, false) => page::text(machine, checked),
         };
         if let Err(e) = print(format_args!("{shown}")) {
             return unusable(format_args!("cannot write the result: {e}"));

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 
-use highwater_host::{GroupVersion, Machine, Verdict, amount, rounded};
+use highwater_host::{Figure, GroupVersion, Machine, Scale, Verdict, amount, rounded};
 use highwater_lab::report::wrapped;
 use serde_json::{Map, Value, json};
 
-use super::Checked;
+use super::{Checked, explain};
+use crate::report::host::{Data, Explained, Gauge};
 
 /// Columns of a line; longer ones are cut.
 const COLUMNS: usize = 120;
@@ -116,6 +117,52 @@ fn advice((check, finding): &Checked) -> Option<String> {
     let advice = finding.advice.as_deref().unwrap_or(check.advice);
     let indented = wrapped(advice, COLUMNS - 4);
     Some(format!("{:>2}  {}", check.nr, indented.join("\n    ")))
+}
+
+/// The page as the data of a report.
+pub(super) fn data(machine: &Machine, checked: &[Checked]) -> Data {
+    Data {
+        machine: heading(machine),
+        result: json(machine, checked),
+        checks: checked.iter().map(explained).collect(),
+    }
+}
+
+fn explained(checked: &Checked) -> Explained {
+    let (check, finding) = checked;
+    // JSON has no infinite numbers: such a figure is shown by its text alone.
+    let is_drawn = |figure: &&Figure| figure.value.is_finite() && figure.error.is_finite();
+    let gauge = finding.figure.as_ref().filter(is_drawn).map(|figure| {
+        let of = |value, error| {
+            let figure = Figure {
+                value,
+                error,
+                ..figure.clone()
+            };
+            figure.shown()
+        };
+        Gauge {
+            value: figure.value,
+            shown: of(figure.value, 0.0),
+            error: figure.error,
+            error_shown: of(figure.error, 0.0),
+            warn: figure.thresholds.warn,
+            bad: figure.thresholds.bad,
+            is_falling: figure.thresholds.scale == Scale::Falling,
+            limits: figure.limits(),
+        }
+    });
+    let paragraphs = explain::paragraphs(checked).into_iter();
+    Explained {
+        nr: check.nr,
+        title: check.title.to_owned(),
+        verdict: finding.verdict.key().to_owned(),
+        says: finding.says.clone(),
+        gauge,
+        paragraphs: paragraphs
+            .map(|(name, text)| (name.to_owned(), text))
+            .collect(),
+    }
 }
 
 /// The page as JSON. Names are stable and end in their unit.

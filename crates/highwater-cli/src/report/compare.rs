@@ -208,9 +208,9 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
     let comparison = Comparison::deserialize(&envelope.data)?;
     let line = |difference: &Difference| {
         let [figure, a, b, change, meaning] = cells(difference);
-        let number = |text: String, value: Option<f64>| Cell {
-            text,
-            number: value,
+        let number = |text: String, value: Option<f64>| match value {
+            Some(value) => Cell::number(text, value),
+            None => Cell::text(text),
         };
         Line {
             cells: vec![

@@ -1,9 +1,9 @@
 //! Reports: one self-contained HTML file, with the data inside, so that it can be drawn again.
 //!
 //! An [`Envelope`] is the data: the kind of run, its version and command, and its results.
-//! A module of each kind draws it as a [`Page`](page::Page): `replay`, `curve`, `lab`, `compare`.
-//! A [`Destination`] is opened before the run, so that a path that cannot be written costs no time,
-//! and written whole or not at all.
+//! A module of each kind draws it as a [`Page`](page::Page): `replay`, `curve`, `lab`, `host`,
+//! `compare`. A [`Destination`] is opened before the run, so that a path that cannot be written
+//! costs no time, and written whole or not at all.
 //!
 //! Invariant: drawing reads the envelope alone, so a file drawn again shows the same. Nothing in
 //! the file refers to another: no font, script, style or picture.
@@ -17,6 +17,7 @@ mod axis;
 pub(crate) mod compare;
 pub(crate) mod curve;
 mod figure;
+pub(crate) mod host;
 pub(crate) mod lab;
 pub(crate) mod leaves;
 mod page;
@@ -92,6 +93,7 @@ pub(crate) enum Kind {
     Replay,
     Curve,
     Lab,
+    Host,
     Compare,
 }
 
@@ -152,6 +154,7 @@ impl Envelope {
             Kind::Replay => replay::page(self),
             Kind::Curve => curve::page(self),
             Kind::Lab => lab::page(self),
+            Kind::Host => host::page(self),
             Kind::Compare => compare::page(self),
         };
         let page = page.map_err(|e| format!("the report's data is incomplete: {e}"))?;

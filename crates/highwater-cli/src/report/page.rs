@@ -9,6 +9,10 @@ const STYLE: &str = include_str!("style.css");
 /// Sorts tables; the page is complete without it.
 const SCRIPT: &str = include_str!("sort.js");
 
+/// Forbids the browser to load anything: styles and scripts are inside, the icon is empty.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                      img-src data:; base-uri 'none'; form-action 'none'";
+
 /// A page before it is laid out.
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -54,6 +58,8 @@ impl Page {
             html lang="en" {
                 head {
                     meta charset="utf-8";
+                    // No request leaves the page, whatever its data holds.
+                    meta http-equiv="Content-Security-Policy" content=(POLICY);
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="generator" content={ "highwater " (env!("CARGO_PKG_VERSION")) };
                     // Without an icon of its own a browser asks the server for one.

@@ -20,3 +20,7 @@ document.querySelectorAll("table").forEach(function (table) {
     });
   });
 });
+// Paper cannot unfold.
+window.addEventListener("beforeprint", function () {
+  document.querySelectorAll("details").forEach(function (details) { details.open = true; });
+});
