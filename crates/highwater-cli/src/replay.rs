@@ -1,5 +1,6 @@
 //! `highwater replay`: arguments, progress, and the report.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,6 +11,7 @@ use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::{Bytes, Pages};
 use highwater_lab::baselines::BackendKind;
 use highwater_lab::control::{Control, Progress};
+use highwater_lab::curve::{Beside, BesideCurves};
 use highwater_lab::replay::{
     DataIo, Failure, IN_FLIGHT_MAX, Outcome, Replay, ReplayConfig, ReplayError, Report,
     THREADS_MAX, Table, TenantConfig, TraceInput,
@@ -36,6 +38,9 @@ const STANDARD_INPUT: &str = "-";
 
 /// Largest number of repeated runs. Chosen: more tell no more about noise.
 const RUNS_MAX: i64 = 100;
+
+/// Tenants whose curves a report shows: the first ones. Chosen: each takes a mebibyte.
+const CURVES_MAX: usize = 8;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -214,11 +219,28 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
     let mut outcomes = Vec::new();
     for _ in 0..arguments.runs {
         match arguments.run_once(&signals) {
-            Ok(outcome) => outcomes.push(outcome),
+            Ok(ran) => outcomes.push(ran),
             Err(exit) => return exit,
         }
     }
     arguments.conclude(outcomes, destination)
+}
+
+/// A run that has ended, and the curves of what it accessed, for a report.
+struct Ran {
+    outcome: Outcome,
+    curves: Vec<BesideCurves>,
+}
+
+/// Samples the accesses of the first tenants.
+fn sampled<'a>(replay: &Replay, config: &'a ReplayConfig) -> Vec<(&'a str, Beside)> {
+    let tenants = config.tenants.iter().take(CURVES_MAX).enumerate();
+    let sampled = tenants.map(|(index, tenant)| {
+        let beside = Beside::new(config.seed, &config.dir);
+        replay.observe_pages(index, Box::new(beside.clone()));
+        (tenant.name.as_str(), beside)
+    });
+    sampled.collect()
 }
 
 fn unusable(message: std::fmt::Arguments<'_>) -> Exit {
@@ -307,32 +329,46 @@ impl ReplayArguments {
         traces.any(|path| path == Path::new(STANDARD_INPUT))
     }
 
-    fn run_once(&self, signals: &Signals) -> Result<Outcome, Exit> {
+    fn run_once(&self, signals: &Signals) -> Result<Ran, Exit> {
         let config = self.config();
         let prepared = match &self.record {
             Some(path) => Replay::prepare_recorded(&config, path),
             None => Replay::prepare(&config),
         };
         let replay = prepared.map_err(|error| unusable(format_args!("{}", with_remedy(&error))))?;
-        let replay = match self.report {
-            Some(_) => replay.observed(),
-            None => replay,
+        let (replay, samples) = match self.report {
+            Some(_) => {
+                let samples = sampled(&replay, &config);
+                (replay.observed(), samples)
+            }
+            None => (replay, Vec::new()),
         };
         let control = Control::default();
         let result = watched(&control, accesses, signals, || replay.run(&control));
         match result {
-            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Ok(outcome)) => {
+                let drawn = samples.iter().map(|(name, sample)| sample.draw(name));
+                let curves = drawn.collect::<io::Result<_>>().map_err(|e| {
+                    let dir = config.dir.display();
+                    unusable(format_args!(
+                        "cannot keep the sample for the curves in {dir}: {e}; name another \
+                         directory with `--dir`"
+                    ))
+                })?;
+                Ok(Ran { outcome, curves })
+            }
             Ok(Err(failure)) => Err(explain(&failure, signals)),
             Err(error) => Err(unusable(format_args!("{}", limits::no_thread(&error)))),
         }
     }
 
     /// Reports the run of median time.
-    fn conclude(&self, mut outcomes: Vec<Outcome>, destination: Option<Destination>) -> Exit {
-        outcomes.sort_by(|a, b| a.report.elapsed_s.total_cmp(&b.report.elapsed_s));
+    fn conclude(&self, mut outcomes: Vec<Ran>, destination: Option<Destination>) -> Exit {
+        let elapsed = |ran: &Ran| ran.outcome.report.elapsed_s;
+        outcomes.sort_by(|a, b| elapsed(a).total_cmp(&elapsed(b)));
         let jsons: Result<Vec<_>, _> = outcomes
             .iter()
-            .map(|o| serde_json::to_value(&o.report))
+            .map(|ran| serde_json::to_value(&ran.outcome.report))
             .collect();
         let jsons = match jsons {
             Ok(jsons) => jsons,
@@ -343,8 +379,8 @@ impl ReplayArguments {
             runs: outcomes.len(),
             spread: leaves::spread(&jsons),
         });
-        let is_clean = outcomes.iter().all(|outcome| outcome.report.is_clean());
-        let outcome = &outcomes[median];
+        let is_clean = outcomes.iter().all(|ran| ran.outcome.report.is_clean());
+        let Ran { outcome, curves } = &outcomes[median];
         let exit = match self.report(outcome, spread.as_ref()) {
             Exit::Fine if !is_clean => Exit::Failed,
             exit => exit,
@@ -357,7 +393,7 @@ impl ReplayArguments {
             repeated: spread.as_ref(),
         });
         let envelope = whole.map_err(|e| e.to_string());
-        let envelope = envelope.and_then(|whole| report::replay::envelope(outcome, &whole));
+        let envelope = envelope.and_then(|whole| report::replay::envelope(outcome, &whole, curves));
         report::write(destination, envelope, exit)
     }
 

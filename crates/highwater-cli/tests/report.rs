@@ -48,12 +48,14 @@ fn a_report_is_complete_and_refers_to_nothing_else() {
         "Memory pressure",
         "Accesses",
         "Latency of",
+        "t: misses by size",
     ] {
         assert!(
             html.contains(&format!("<h3>{figure}")),
             "no figure `{figure}`"
         );
     }
+    assert!(html.contains("size: 2.0") && html.contains("this run, balanced"));
     let figures = html.matches("<figure>").count();
     assert_eq!(
         figures,

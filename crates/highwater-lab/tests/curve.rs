@@ -13,9 +13,10 @@ use fastrand::Rng;
 use highwater::units::{Bytes, Pages};
 use highwater_lab::control::Control;
 use highwater_lab::curve::{
-    CurveConfig, CurveError, CurveReport, Mode, POLICIES, SAMPLES_MAX, Sizes, TenantCurves, run,
+    Beside, CurveConfig, CurveError, CurveReport, Mode, NR_OF_MANAGER, NR_SIZES, POLICIES,
+    SAMPLES_MAX, Sizes, TenantCurves, run,
 };
-use highwater_lab::replay::{TenantConfig, TraceInput};
+use highwater_lab::replay::{PageObserver as _, TenantConfig, TraceInput};
 use highwater_lab::trace::{Format, ReaderOptions};
 
 /// A folder with a trace.
@@ -181,6 +182,30 @@ fn curves_repeat_exactly() {
     assert_eq!(first, bench.drawn(&config));
     let other = bench.drawn(&CurveConfig { seed: 2, ..config });
     assert_ne!(first.curves, other.curves);
+}
+
+/// Goal: a replay's curves are those of a pass over the same trace, and are drawn once. Method: the
+/// same pages and seed, told in runs as by a replay.
+#[test]
+fn curves_of_a_replay_are_those_of_a_pass() {
+    for footprint in [3_000, 3 * SAMPLES_MAX as u64] {
+        let pages = skewed(7, footprint, 60_000);
+        let bench = Bench::new(&pages);
+        let config = CurveConfig {
+            sizes: Sizes::Ladder(NR_SIZES),
+            ..bench.config(Mode::Sampled)
+        };
+        let expected = bench.drawn(&config);
+        let mut beside = Beside::new(config.seed, bench.folder.path());
+        for run in pages.chunk_by(|a, b| a + 1 == *b) {
+            beside.pages(run[0]..run[0] + run.len() as u64);
+        }
+        let drawn = beside.draw("made").unwrap();
+        assert_eq!(drawn.curves, expected.curves[..NR_OF_MANAGER]);
+        assert_eq!(drawn.footprint_bytes, expected.footprint_bytes);
+        assert_eq!(drawn.sampled_pages, expected.sampled_pages);
+        assert!(beside.draw("made").is_err());
+    }
 }
 
 /// Goal: a run that is told to stop ends with an error, and leaves nothing.

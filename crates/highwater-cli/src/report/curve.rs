@@ -1,6 +1,6 @@
 //! The page of miss-ratio curves: a figure for each tenant and, of several, for each policy.
 
-use highwater_lab::curve::{Curve, CurveReport, Mode, Split, TenantCurves};
+use highwater_lab::curve::{BesideCurves, Curve, CurveReport, Mode, Split, TenantCurves};
 use highwater_lab::report::Unit;
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,9 @@ use super::table::{Cell, Line, table};
 
 /// Tenants that a figure of one policy shows: the first ones. Chosen: as many as colours.
 const DRAWN_MAX: usize = 8;
+
+/// Colour of a run among curves of policies, which are fewer.
+const RUN_COLOUR: usize = 7;
 
 /// The policy that the verdict is about, if it was drawn: the manager's default.
 const JUDGED: &str = "balanced";
@@ -255,6 +258,45 @@ fn of_tenant(tenant: &TenantCurves) -> Figure {
         let at = curve.within_5_percent_bytes;
         (at as f64, format!("95 %: {}", bytes(at)))
     });
+    figure
+}
+
+/// Draws the curves of what a replay accessed, with its size marked, and its own share of misses.
+pub(super) fn beside(
+    curves: &BesideCurves,
+    policy: &str,
+    size_bytes: f64,
+    missed: Option<f64>,
+) -> Figure {
+    let named = || curves.curves.iter().enumerate();
+    let mut drawn: Vec<Series> = named()
+        .map(|(colour, curve)| series(&curve.policy, colour, curve))
+        .collect();
+    let mut said: Vec<String> = named().map(|(_, it)| said(&it.policy, it)).collect();
+    if let Some(missed) = missed {
+        let name = format!("this run, {policy}");
+        let size = Unit::Bytes.shown(size_bytes);
+        said.push(format!("{name}: {} at {size}", percent(missed)));
+        let point = [(size_bytes, 100.0 * missed)];
+        drawn.push(Series::new(&name, Shape::Points, RUN_COLOUR, point));
+    }
+    let pages = match curves.sample_ratio < 1.0 {
+        true => format!(
+            "{} sampled pages",
+            Unit::Plain.shown(curves.sampled_pages as f64)
+        ),
+        false => "every page".to_owned(),
+    };
+    let note = format!(
+        "By exact models from {pages}, without readahead and with a cache that is empty at first; \
+         lru stands for two-list."
+    );
+    let title = format!("{}: misses by size", curves.name);
+    let mut figure = figure(title, drawn, &said, note);
+    figure.mark = Some((
+        size_bytes,
+        format!("size: {}", Unit::Bytes.shown(size_bytes)),
+    ));
     figure
 }
 

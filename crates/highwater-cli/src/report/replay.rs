@@ -1,5 +1,6 @@
 //! The page of a replay.
 
+use highwater_lab::curve::BesideCurves;
 use highwater_lab::replay::{LatencyCurve, Outcome, Timeline, VictimRecord};
 use highwater_lab::report::Unit;
 use maud::html;
@@ -11,7 +12,7 @@ use super::figure::{Figure, Point, Series, Shape};
 use super::page::{Mood, Page, grid};
 use super::recorded::{self, Trace};
 use super::table::{Cell, Line, table};
-use super::{Envelope, leaves};
+use super::{Envelope, curve, leaves};
 
 /// Tenants that are drawn over time: those with the highest peaks. Chosen: as many as colours,
 /// less that of marks.
@@ -26,14 +27,20 @@ struct Written<'a> {
     miss_latencies: &'a LatencyCurve,
     victims: &'a [VictimRecord],
     timeline: Option<Timeline>,
+    curves: &'a [BesideCurves],
 }
 
-/// Wraps an outcome; `report` is its JSON, with the spread of several runs if there were some.
+/// Wraps an outcome; `report` is its JSON, with the spread of several runs if there were some,
+/// `curves` those of the first tenants.
 ///
 /// # Errors
 ///
 /// When it cannot be represented.
-pub(crate) fn envelope(outcome: &Outcome, report: &Value) -> Result<Envelope, String> {
+pub(crate) fn envelope(
+    outcome: &Outcome,
+    report: &Value,
+    curves: &[BesideCurves],
+) -> Result<Envelope, String> {
     let timeline = outcome.timeline.clone().map(|mut timeline| {
         let peak = |name: &str| {
             let tenants = &outcome.report.tenants;
@@ -53,6 +60,7 @@ pub(crate) fn envelope(outcome: &Outcome, report: &Value) -> Result<Envelope, St
         miss_latencies: &outcome.miss_latencies,
         victims: &outcome.victims,
         timeline,
+        curves,
     };
     Envelope::new(super::Kind::Replay, &written)
 }
@@ -66,6 +74,9 @@ struct Data {
     miss_latencies: Latencies,
     victims: Vec<Victim>,
     timeline: Option<Times>,
+    /// Absent in reports of 0.1.
+    #[serde(default)]
+    curves: Vec<BesideCurves>,
 }
 
 #[derive(Deserialize)]
@@ -188,6 +199,10 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
     let mut figures = over_time.unwrap_or_default();
     figures.insert(figures.len().min(1), latency(&data));
     sections.push(("Over time, and latency".to_owned(), grid(&figures)));
+    if !data.curves.is_empty() {
+        let figures: Vec<Figure> = sized(&data);
+        sections.push(("Misses at other sizes".to_owned(), grid(&figures)));
+    }
     sections.push(("Tenants".to_owned(), tenants(run)));
     for tenant in &run.tenants {
         if let Some(recording) = &tenant.trace.recording {
@@ -256,6 +271,22 @@ fn verdict(run: &Run) -> (String, Mood) {
         format!("{hit}.")
     };
     (text, Mood::Good)
+}
+
+/// Draws each tenant's curves, with its size in this run marked.
+fn sized(data: &Data) -> Vec<Figure> {
+    let run = &data.report;
+    let figures = data.curves.iter().filter_map(|curves| {
+        let tenant = run.tenants.iter().find(|it| it.name == curves.name)?;
+        let at = match tenant.max_bytes {
+            Some(max) => max.min(run.capacity_bytes),
+            None if run.tenants.len() == 1 => run.capacity_bytes,
+            None => tenant.peak_bytes,
+        };
+        let missed = (tenant.page_accesses > 0.0).then_some(1.0 - tenant.hit_ratio);
+        Some(curve::beside(curves, &run.policy, at, missed))
+    });
+    figures.collect()
 }
 
 /// Returns seconds of the points.

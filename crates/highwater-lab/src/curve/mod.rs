@@ -17,9 +17,11 @@
 //! | `distance` | stack distances |
 //! | `profile` | miss ratios, from misses in the sample |
 //! | `config`, `run`, `pages` | from traces to curves |
+//! | `beside` | curves of what a replay accesses |
 //! | `meaning`, `split` | what the curves say |
 //! | `report`, `table` | the result, for programs and for people |
 
+mod beside;
 mod config;
 mod distance;
 mod error;
@@ -34,6 +36,7 @@ mod split;
 mod stream;
 mod table;
 
+pub use beside::{Beside, BesideCurves};
 pub use config::{
     CurveConfig, NR_OF_MANAGER, NR_SIZES, NR_SIZES_MAX, POLICIES, Sizes, policy_name,
 };

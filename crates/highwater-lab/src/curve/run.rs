@@ -11,7 +11,7 @@ use super::meaning;
 use super::pages::each_page;
 use super::profile;
 use super::report::{CurveReport, Mode, Point, TenantCurves};
-use super::sample::{SAMPLES_MAX, Sample, Sampler};
+use super::sample::{SAMPLES_MAX, Sample, Sampler, rounded};
 use super::split::{Claim, split};
 use crate::control::Control;
 use crate::models::{AccessTrace, Algorithm};
@@ -206,23 +206,10 @@ impl<'a> Pass<'a> {
 
     /// Draws the curves of a sample.
     fn of_sample(&self, sample: &Sample) -> Result<TenantCurves, CurveError> {
-        let rate = sample.rate();
-        let (capacities, sizes) = match &self.config.sizes {
-            Sizes::Ladder(count) => {
-                let capacities = ladder(sample.nr_pages(), *count);
-                let sizes =
-                    (capacities.iter()).map(|pages| rounded(to_f64(*pages as u64) / rate) as u64);
-                (capacities.clone(), sizes.collect())
-            }
-            Sizes::Given(sizes) => {
-                let sizes: Vec<u64> = sizes.iter().map(|size| size.pages_floor().0).collect();
-                let capacities = sizes.iter().map(|pages| rounded(to_f64(*pages) * rate));
-                (capacities.collect(), sizes)
-            }
-        };
-        let footprint = rounded(to_f64(sample.nr_pages() as u64) / rate) as u64;
+        let (capacities, sizes) = sample.sizes(&self.config.sizes);
+        let footprint = sample.footprint();
         let mut drawn = self.tenant_curves(footprint, sample.accesses());
-        drawn.sample_ratio = rate;
+        drawn.sample_ratio = sample.rate();
         drawn.sampled_pages = sample.nr_pages() as u64;
         drawn.sampled_accesses = sample.nr_accesses();
         self.draw(drawn, &sizes, |policy| {
@@ -318,14 +305,4 @@ fn trace_error(tenant: &TenantConfig, source: TraceError) -> CurveError {
         tenant: tenant.name.clone(),
         source,
     }
-}
-
-/// Rounds a number of pages; a cache has at least one.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "not negative, and casts saturate"
-)]
-fn rounded(pages: f64) -> usize {
-    (pages.round() as usize).max(1)
 }

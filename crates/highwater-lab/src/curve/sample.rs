@@ -22,6 +22,7 @@ use std::path::Path;
 
 use hashbrown::HashTable;
 
+use super::config::{Sizes, ladder};
 use super::reuse::{Class, Counts, ReuseTimes, Weights};
 use super::stream::Stream;
 use crate::report::text::to_f64;
@@ -239,6 +240,30 @@ impl Sample {
         self.nr_pages
     }
 
+    /// Returns the number of pages of the trace, estimated.
+    pub(super) fn footprint(&self) -> u64 {
+        rounded(to_f64(self.nr_pages as u64) / self.rate) as u64
+    }
+
+    /// Returns capacities of caches of the sample, and the pages of the caches that they stand for.
+    pub(super) fn sizes(&self, sizes: &Sizes) -> (Vec<usize>, Vec<u64>) {
+        match sizes {
+            Sizes::Ladder(count) => {
+                let capacities = ladder(self.nr_pages, *count);
+                let pages = capacities.iter().map(|pages| to_f64(*pages as u64));
+                let pages = pages.map(|pages| rounded(pages / self.rate) as u64);
+                (capacities.clone(), pages.collect())
+            }
+            Sizes::Given(sizes) => {
+                let pages: Vec<u64> = sizes.iter().map(|size| size.pages_floor().0).collect();
+                let capacities = pages
+                    .iter()
+                    .map(|pages| rounded(to_f64(*pages) * self.rate));
+                (capacities.collect(), pages)
+            }
+        }
+    }
+
     /// Returns the number of accesses to sampled pages.
     #[must_use]
     pub const fn nr_accesses(&self) -> u64 {
@@ -257,4 +282,14 @@ impl Sample {
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.stream.memory_bytes()
     }
+}
+
+/// Rounds a number of pages; a cache has at least one.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "not negative, and casts saturate"
+)]
+pub(super) fn rounded(pages: f64) -> usize {
+    (pages.round() as usize).max(1)
 }

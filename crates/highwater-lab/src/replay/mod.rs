@@ -58,6 +58,7 @@ pub use manifest::{Machine, Manifest, TraceReport};
 pub use recorded::{FileReport, RecordingReport};
 pub use report::{Outcome, Report, TenantReport};
 pub use run::{Failure, Leaks};
+pub use schedule::PageObserver;
 pub use setup::Replay;
 pub use table::Table;
 pub use timeline::{TenantTimeline, Timeline};

@@ -9,6 +9,8 @@
 //! tenant's reader. If another thread has the lock, it tries the next tenant, and it waits only if
 //! all are busy. Key traces are laid out under the same lock, so that requests leave here as pages.
 
+use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -38,6 +40,13 @@ pub(super) struct Access {
     pub(super) file: Option<usize>,
 }
 
+/// Learns which pages of its file a tenant accesses, in trace order.
+pub trait PageObserver: fmt::Debug + Send {
+    /// Called with the pages of each request, under the lock of the tenant's trace: it should be
+    /// quick.
+    fn pages(&mut self, pages: Range<u64>);
+}
+
 /// The trace of one tenant.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -61,6 +70,7 @@ struct SourceState {
     bytes_told: u64,
     /// Whether the trace had a request.
     has_requests: bool,
+    observer: Option<Box<dyn PageObserver>>,
 }
 
 impl Source {
@@ -72,6 +82,7 @@ impl Source {
             keys: None,
             bytes_told: 0,
             has_requests: false,
+            observer: None,
         });
         Self {
             tenant,
@@ -80,6 +91,11 @@ impl Source {
             state,
             is_finished: AtomicBool::new(false),
         }
+    }
+
+    /// Tells `observer` of each request.
+    pub(super) fn observe(&self, observer: Box<dyn PageObserver>) {
+        self.lock().observer = Some(observer);
     }
 
     /// Returns the stored bytes of the trace; 0 if it is not a file.
@@ -146,6 +162,9 @@ impl Source {
                 }
             };
             self.check_range(first, count)?;
+            if let Some(observer) = &mut state.observer {
+                observer.pages(first..first + count);
+            }
             pages = pages.saturating_add(count);
             let op = request.op;
             let file = state.reader.recording();

@@ -21,7 +21,7 @@ use super::error::{ManagerError, ReplayError};
 use super::manifest::Manifest;
 use super::recording::Ticker;
 use super::run_dir::RunDir;
-use super::schedule::Source;
+use super::schedule::{PageObserver, Source};
 use super::versions::Versions;
 use super::victims::Victims;
 use super::{IN_FLIGHT_MAX, ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
@@ -147,6 +147,16 @@ impl Replay {
     pub fn observed(mut self) -> Self {
         self.is_observed = true;
         self
+    }
+
+    /// Makes the run tell `observer` which pages the tenant accesses, the one with this number in
+    /// the configuration.
+    ///
+    /// # Panics
+    ///
+    /// When there are not as many tenants.
+    pub fn observe_pages(&self, tenant: usize, observer: Box<dyn PageObserver>) {
+        self.sources[tenant].observe(observer);
     }
 }
 
