@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::Exit;
 use crate::output::{complain, print};
-use crate::report::compare::{Comparison, cells, envelope};
+use crate::report::compare::{Comparison, Runs, cells, envelope};
 use crate::report::{Envelope, destination, write};
 
 const EXAMPLES: &str = "\
@@ -19,6 +19,8 @@ Examples:
       the figures that differ by more than the runs of one side differ
   highwater compare a.html b.html --report differences.html
       the same from reports, as a report
+  for run in 1 2 3; do highwater host --json >> before.json; done
+      outcomes of one kind in one file are repeated runs, so that noise is known
 
 Exit status: 0 when both runs were read, 2 for bad input or an I/O error.";
 
@@ -26,7 +28,7 @@ Exit status: 0 when both runs were read, 2 for bad input or an I/O error.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArguments {
-    /// A run: the JSON object of `replay` or `lab`, or a report of one
+    /// A run: the JSON of `replay`, `curve`, `lab` or `host`, or a report of one
     #[arg(value_name = "A")]
     a: PathBuf,
 
@@ -54,7 +56,10 @@ pub(crate) fn run(arguments: &CompareArguments) -> Exit {
         (Err(message), _) | (_, Err(message)) => return unusable(&message),
     };
     let names = [&arguments.a, &arguments.b].map(|path| path.display().to_string());
-    let comparison = Comparison::new((&names[0], &a), (&names[1], &b));
+    let comparison = match Comparison::new((&names[0], &a), (&names[1], &b)) {
+        Ok(comparison) => comparison,
+        Err(message) => return unusable(&message),
+    };
     let printed = if arguments.json {
         serde_json::to_string(&comparison)
             .map_err(Into::into)
@@ -76,29 +81,21 @@ fn unusable(message: &str) -> Exit {
     Exit::Unusable
 }
 
-/// Reads a run from JSON, or from the data in a report.
-fn read(path: &Path) -> Result<Value, String> {
+/// Reads runs from JSON, or from the data in a report.
+fn read(path: &Path) -> Result<Runs, String> {
     let named = |e: String| format!("cannot compare {}: {e}", path.display());
     let text = fs::read_to_string(path).map_err(|e| named(e.to_string()))?;
-    if text.trim_start().starts_with('<') {
-        let data = Envelope::of_html(&text).map_err(named)?.data;
-        let one = data.pointer("/experiments/0/outcome");
-        let found = data.get("report").or(one).cloned();
-        return found
-            .ok_or_else(|| named("the report holds no run of `replay` or `lab`".to_owned()));
-    }
-    let value: Value = serde_json::from_str(&text).map_err(|e| {
-        named(format!(
-            "it is no run: {e}; expected the one object of `replay --json` or `lab NAME --json`"
-        ))
-    })?;
-    let is_run = value.get("page_accesses").is_some() || value.get("experiment").is_some();
-    let expected = "it is no run: expected the object of `replay --json` or `lab NAME --json`";
-    if is_run {
-        Ok(value)
+    let outcomes = if text.trim_start().starts_with('<') {
+        Envelope::of_html(&text).map_err(named)?.outcomes()
     } else {
-        Err(named(expected.to_owned()))
-    }
+        let values = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        values.collect::<Result<_, _>>().map_err(|e| {
+            named(format!(
+                "it is no run: {e}; expected the JSON of `replay`, `curve`, `lab` or `host`"
+            ))
+        })?
+    };
+    Runs::new(outcomes).map_err(named)
 }
 
 fn text(comparison: &Comparison) -> String {

@@ -227,6 +227,8 @@ fn bad_paths_and_files_are_errors() {
     .unwrap();
     fs::write(dir.path().join("none.html"), "<html></html>").unwrap();
     fs::write(dir.path().join("none.json"), "{}").unwrap();
+    let lab = r#"{"experiment": "x", "rows": [], "checks": []}"#;
+    fs::write(dir.path().join("lab.json"), lab).unwrap();
     let unwritable = [&REPLAY[..], &["--report", "absent/r.html"]].concat();
     let folder = [&REPLAY[..], &["--report", "."]].concat();
     for (arguments, said) in [
@@ -238,6 +240,7 @@ fn bad_paths_and_files_are_errors() {
         (&["report", "absent.html"][..], "absent.html"),
         (&["compare", "none.json", "r.html"][..], "no run"),
         (&["compare", "r.html", "other.html"][..], "format 9"),
+        (&["compare", "r.html", "lab.json"][..], "`replay` (r.html)"),
     ] {
         let out = highwater(dir.path(), arguments);
         let error = String::from_utf8(out.stderr).unwrap();

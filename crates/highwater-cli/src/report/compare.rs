@@ -1,10 +1,10 @@
 //! The comparison of two runs: each figure that differs, and whether the difference is noise.
 //!
-//! Noise is known only for figures of runs that were repeated (`replay --runs N`): if the values
-//! of the runs overlap, the difference is noise. A time of a run that was not repeated tells
-//! nothing by itself, and is marked so; counts that differ do.
+//! Noise is known only for figures of runs that were repeated (`replay --runs N`, or several
+//! outcomes in one file): if the values of the runs overlap, the difference is noise. A time of a
+//! run that was not repeated tells nothing by itself, and is marked so; counts that differ do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,38 +49,163 @@ pub(crate) struct Comparison {
     pub(crate) differences: Vec<Difference>,
 }
 
+/// The runs of a file: of one kind, and one or several of each experiment.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    /// The subcommand that ran.
+    kind: &'static str,
+    /// Sides by experiment; those of other kinds have an empty name.
+    sides: BTreeMap<String, Side>,
+}
+
+/// One run, or repeated runs, of one thing.
+#[derive(Debug)]
+struct Side {
+    /// The last of the runs.
+    run: Value,
+    /// Figures by their paths: medians if the runs are repeated.
+    figures: BTreeMap<String, f64>,
+    spread: Spread,
+}
+
+impl Runs {
+    /// Sorts the outcomes of a file. Those of one kind and experiment are repeated runs.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, one is of no known kind, or they are of several.
+    pub(crate) fn new(outcomes: Vec<Value>) -> Result<Self, String> {
+        let mut by_name: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        let mut kind = None;
+        for outcome in outcomes {
+            let Some((own, name)) = identity(&outcome) else {
+                return Err(
+                    "it is no run: expected the JSON of `replay`, `curve`, `lab` or `host`, or \
+                     a report of one"
+                        .to_owned(),
+                );
+            };
+            let first = *kind.get_or_insert(own);
+            if first != own {
+                return Err(format!("it has runs of both `{first}` and `{own}`"));
+            }
+            by_name.entry(name).or_default().push(outcome);
+        }
+        let kind = kind.ok_or("it holds no run")?;
+        let sides = by_name.into_iter();
+        Ok(Self {
+            kind,
+            sides: sides
+                .filter_map(|(name, runs)| Some((name, Side::new(runs)?)))
+                .collect(),
+        })
+    }
+}
+
+impl Side {
+    /// `None` without a run.
+    fn new(mut runs: Vec<Value>) -> Option<Self> {
+        let repeated = (runs.len() > 1).then(|| leaves::spread(&runs));
+        let run = runs.pop()?;
+        let mut figures = leaves::of(&run);
+        if let Some(spread) = &repeated {
+            let medians = spread
+                .iter()
+                .map(|(path, range)| (path.clone(), range.median));
+            figures.extend(medians);
+        }
+        Some(Self {
+            spread: repeated.unwrap_or_else(|| spread(&run)),
+            run,
+            figures,
+        })
+    }
+}
+
+/// Returns the subcommand that printed an outcome, and the experiment's name.
+fn identity(outcome: &Value) -> Option<(&'static str, String)> {
+    let has = |fields: &[&str]| fields.iter().all(|field| outcome.get(field).is_some());
+    let experiment = outcome.get("experiment").and_then(Value::as_str);
+    match experiment {
+        Some(name) if has(&["rows", "checks"]) => Some(("lab", name.to_owned())),
+        _ if has(&["page_accesses", "policy"]) => Some(("replay", String::new())),
+        _ if has(&["tenants", "samples_max"]) => Some(("curve", String::new())),
+        _ if has(&["checks", "bad_count"]) => Some(("host", String::new())),
+        _ => None,
+    }
+}
+
 impl Comparison {
-    /// Compares two runs under their names.
-    pub(crate) fn new((a, of_a): (&str, &Value), (b, of_b): (&str, &Value)) -> Self {
-        let (spread_a, spread_b) = (spread(of_a), spread(of_b));
-        let (leaves_a, leaves_b) = (leaves::of(of_a), leaves::of(of_b));
-        let mut figures: Vec<&String> = leaves_a.keys().chain(leaves_b.keys()).collect();
-        figures.sort_unstable();
-        figures.dedup();
+    /// Compares two files of runs under their names.
+    ///
+    /// # Errors
+    ///
+    /// When the two have nothing in common.
+    pub(crate) fn new((a, of_a): (&str, &Runs), (b, of_b): (&str, &Runs)) -> Result<Self, String> {
+        if of_a.kind != of_b.kind {
+            return Err(format!(
+                "cannot compare a run of `{}` ({a}) with one of `{}` ({b}): give two of one kind",
+                of_a.kind, of_b.kind
+            ));
+        }
+        let names: BTreeSet<&String> = of_a.sides.keys().chain(of_b.sides.keys()).collect();
+        let is_alone = names.len() == 1;
         let mut this = Self {
             a: a.to_owned(),
             b: b.to_owned(),
-            settings: settings(of_a, of_b),
+            settings: Vec::new(),
             equal: 0,
             differences: Vec::new(),
         };
+        let mut nr_met = 0;
+        for name in &names {
+            let prefix = match is_alone {
+                true => String::new(),
+                false => format!("{name}."),
+            };
+            let sides = [of_a, of_b].map(|runs| runs.sides.get(*name));
+            if let [Some(a), Some(b)] = sides {
+                this.add(&prefix, a, b);
+                nr_met += 1;
+            } else {
+                let [a, b] = sides.map(|side| if side.is_some() { "ran" } else { "none" });
+                let setting = [name.as_str(), a, b].map(str::to_owned);
+                this.settings.push(setting.into());
+            }
+        }
+        if nr_met == 0 {
+            let of = |runs: &Runs| runs.sides.keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(format!(
+                "{a} has {} and {b} has {}: give two runs of one experiment",
+                of(of_a),
+                of(of_b)
+            ));
+        }
+        Ok(this)
+    }
+
+    /// Compares two sides and adds their differences under names that begin with `prefix`.
+    fn add(&mut self, prefix: &str, of_a: &Side, of_b: &Side) {
+        let named = |(name, a, b)| (format!("{prefix}{name}"), a, b);
+        self.settings
+            .extend(settings(&of_a.run, &of_b.run).into_iter().map(named));
+        let figures: BTreeSet<_> = of_a.figures.keys().chain(of_b.figures.keys()).collect();
         for figure in figures {
-            let (a, b) = (leaves_a.get(figure).copied(), leaves_b.get(figure).copied());
+            let [a, b] = [of_a, of_b].map(|side| side.figures.get(figure).copied());
             if a == b {
-                this.equal += 1;
+                self.equal += 1;
                 continue;
             }
-            let sides = [(a, spread_a.get(figure)), (b, spread_b.get(figure))];
+            let sides = [(a, of_a.spread.get(figure)), (b, of_b.spread.get(figure))];
             let change = a.filter(|a| *a != 0.0).zip(b);
-            this.differences.push(Difference {
-                figure: figure.clone(),
+            self.differences.push(Difference {
+                figure: format!("{prefix}{figure}"),
                 a,
                 b,
                 change_percent: change.map(|(a, b)| (b / a - 1.0) * 100.0),
                 meaning: meaning(figure, sides),
             });
         }
-        this
     }
 
     fn count(&self, meaning: Meaning) -> usize {
@@ -95,7 +220,10 @@ impl Comparison {
             [Meaning::Differs, Meaning::Noise, Meaning::Once].map(|meaning| self.count(meaning));
         let once = match once {
             0 => String::new(),
-            _ => format!(", {once} measured once (repeat the runs with `replay --runs 5`)"),
+            _ => format!(
+                ", {once} measured once (repeat with `replay --runs 5`, or put the JSON of several \
+                 runs into one file)"
+            ),
         };
         format!(
             "{differ} figures differ, {noise} within noise{once}, {} equal",
@@ -136,34 +264,60 @@ fn meaning(figure: &str, sides: [(Option<f64>, Option<&Range>); 2]) -> Meaning {
     }
 }
 
-/// Returns the settings that differ: texts, and fields that are no figures.
+/// Returns the settings and verdicts that differ, sorted by name.
 fn settings(a: &Value, b: &Value) -> Vec<(String, String, String)> {
-    let (mut of_a, mut of_b) = (BTreeMap::new(), BTreeMap::new());
-    for (run, settings) in [(a, &mut of_a), (b, &mut of_b)] {
-        for (name, value) in run.as_object().into_iter().flatten() {
-            let is_list = matches!(value, Value::Array(_));
-            let is_setting = value.is_string()
-                || ["seed", "machine", "knobs", "config", "runs"].contains(&name.as_str());
-            if is_setting && !is_list {
-                settings.insert(name.clone(), value.clone());
-            }
-        }
-    }
+    let [of_a, of_b] = [a, b].map(settings_of);
     let text = |value: Option<&Value>| match value {
         None => "none".to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(value) => value.to_string(),
     };
-    let mut names: Vec<&String> = of_a.keys().chain(of_b.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let differs = |name: &&&String| of_a.get(**name) != of_b.get(**name);
-    let pair = |name: &String| (name.clone(), text(of_a.get(name)), text(of_b.get(name)));
-    names
-        .iter()
-        .filter(differs)
-        .map(|name| pair(name))
+    let names: BTreeSet<&String> = of_a.keys().chain(of_b.keys()).collect();
+    let sides = names
+        .into_iter()
+        .map(|name| (name, of_a.get(name), of_b.get(name)));
+    let differing = sides.filter(|(_, a, b)| a != b);
+    differing
+        .map(|(name, a, b)| (name.clone(), text(a), text(b)))
         .collect()
+}
+
+/// Returns texts, the fields that describe the set-up, and the verdicts of checks.
+fn settings_of(run: &Value) -> BTreeMap<String, Value> {
+    let mut settings = BTreeMap::new();
+    for (name, value) in run.as_object().into_iter().flatten() {
+        let is_setup = ["seed", "machine", "knobs", "config", "runs"].contains(&name.as_str());
+        match value {
+            Value::Object(fields) if is_setup => {
+                let named =
+                    |(field, value): (&String, &Value)| (format!("{name}.{field}"), value.clone());
+                settings.extend(fields.iter().map(named));
+            }
+            Value::Array(_) | Value::Object(_) => {}
+            // Remarks on a run, rather than its set-up.
+            _ if name.starts_with("note") => {}
+            _ if is_setup || value.is_string() => {
+                settings.insert(name.clone(), value.clone());
+            }
+            _ => {}
+        }
+    }
+    settings.extend(verdicts(run));
+    settings
+}
+
+/// Returns the checks of a run of `lab` or `host` with their verdicts.
+fn verdicts(run: &Value) -> Vec<(String, Value)> {
+    let checks = run.get("checks").and_then(Value::as_array);
+    let verdict = |check: &Value| {
+        let name = check.get("name").or(check.get("title"))?.as_str()?;
+        let verdict = match check.get("pass").and_then(Value::as_bool) {
+            Some(pass) => Value::from(if pass { "holds" } else { "fails" }),
+            None => check.get("verdict")?.clone(),
+        };
+        Some((format!("check: {name}"), verdict))
+    };
+    checks.into_iter().flatten().filter_map(verdict).collect()
 }
 
 /// Wraps a comparison.
@@ -242,8 +396,12 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
         sections: vec![
             ("Figures".to_owned(), table(caption, &headings, &lines)),
             (
-                "Settings".to_owned(),
-                table("Settings that differ", &["setting", "a", "b"], &settings),
+                "Settings and checks".to_owned(),
+                table(
+                    "Settings and checks that differ",
+                    &["setting", "a", "b"],
+                    &settings,
+                ),
             ),
         ],
         foot: envelope.foot(),
@@ -255,27 +413,114 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn runs(outcomes: &[Value]) -> Runs {
+        Runs::new(outcomes.to_vec()).expect("runs")
+    }
+
+    fn compared(a: &[Value], b: &[Value]) -> Result<Comparison, String> {
+        Comparison::new(("a", &runs(a)), ("b", &runs(b)))
+    }
+
+    fn meanings(found: &Comparison) -> Vec<(&str, Meaning)> {
+        let of = found.differences.iter();
+        of.map(|d| (d.figure.as_str(), d.meaning)).collect()
+    }
+
+    #[derive(PartialEq)]
+    enum Check {
+        Holds,
+        Fails,
+    }
+
+    fn outcome(name: &str, cost_ns: f64, verdict: Check) -> Value {
+        json!({
+            "experiment": name,
+            "rows": [{"part": "p", "variant": "v", "cost_ns": cost_ns}],
+            "checks": [{"name": "c", "pass": verdict == Check::Holds}],
+        })
+    }
+
     /// Goal: overlapping values are noise, separate ones are not, and a single time tells nothing.
     #[test]
     fn a_difference_within_the_spread_is_noise() {
         let range = |low: f64, high: f64| json!({"low": low, "median": low, "high": high});
-        let spread = json!({"elapsed_s": range(1.0, 2.0), "hits": range(5.0, 5.0), "read_us": range(1.0, 2.0)});
-        let a = json!({"elapsed_s": 1.0, "hits": 5, "read_us": 1.0, "policy": "clock", "spread": spread});
-        let b = json!({"elapsed_s": 1.9, "hits": 6, "read_us": 3.0, "policy": "sieve"});
-        let found = Comparison::new(("a", &a), ("b", &b));
-        let meanings: Vec<_> = found
-            .differences
-            .iter()
-            .map(|d| (d.figure.as_str(), d.meaning))
-            .collect();
+        let spread = json!({
+            "elapsed_s": range(1.0, 2.0), "hits": range(5.0, 5.0), "read_us": range(1.0, 2.0)
+        });
+        let a = json!({
+            "page_accesses": 9, "elapsed_s": 1.0, "hits": 5, "read_us": 1.0, "policy": "clock",
+            "spread": spread
+        });
+        let b = json!({
+            "page_accesses": 9, "elapsed_s": 1.9, "hits": 6, "read_us": 3.0, "policy": "sieve"
+        });
+        let found = compared(std::slice::from_ref(&a), &[b]).expect("one kind");
         let want = [
             ("elapsed_s", Meaning::Noise),
             ("hits", Meaning::Differs),
             ("read_us", Meaning::Once),
         ];
-        assert_eq!(meanings, want);
+        assert_eq!(meanings(&found), want);
         let setting = ["policy", "clock", "sieve"].map(str::to_owned);
         assert_eq!(found.settings, [setting.into()]);
-        assert_eq!(Comparison::new(("a", &a), ("a", &a)).differences, []);
+        let same = compared(std::slice::from_ref(&a), std::slice::from_ref(&a));
+        assert_eq!(same.expect("one kind").differences, []);
+    }
+
+    /// Goal: of a set-up, only the fields that differ are told, by their names.
+    #[test]
+    fn settings_are_told_one_by_one() {
+        let run = |seed: u64| {
+            json!({
+                "tenants": [], "samples_max": 9, "trace": "t", "note_1": seed.to_string(),
+                "config": {"seed": seed, "page": 4096, "sizes": [1, 2]}
+            })
+        };
+        let found = compared(&[run(1)], &[run(2)]).expect("one kind");
+        let setting = ["config.seed", "1", "2"].map(str::to_owned);
+        assert_eq!(found.settings, [setting.into()]);
+    }
+
+    /// Goal: outcomes of one experiment in one file are repeated runs; experiments meet by name;
+    /// checks that changed are told.
+    #[test]
+    fn experiments_meet_by_name_and_repeat_in_a_file() {
+        let a = [
+            outcome("x", 1.0, Check::Holds),
+            outcome("x", 3.0, Check::Holds),
+            outcome("y", 5.0, Check::Holds),
+        ];
+        let b = [
+            outcome("x", 2.0, Check::Holds),
+            outcome("y", 6.0, Check::Fails),
+        ];
+        let found = compared(&a, &b).expect("one kind");
+        let want = [
+            ("x.rows.p.v.cost_ns", Meaning::Noise),
+            ("y.rows.p.v.cost_ns", Meaning::Once),
+        ];
+        assert_eq!(meanings(&found), want);
+        let setting = ["y.check: c", "holds", "fails"].map(str::to_owned);
+        assert_eq!(found.settings, [setting.into()]);
+        let found = compared(&a[2..], &b).expect("y is common");
+        assert_eq!(meanings(&found), want[1..]);
+        assert_eq!(found.settings[0].0, "x");
+    }
+
+    /// Goal: files that have nothing in common are errors that name both.
+    #[test]
+    fn unlike_files_are_errors() {
+        let host = json!({"checks": [], "bad_count": 0});
+        let x = outcome("x", 1.0, Check::Holds);
+        let error = |a: &Value, b: &Value| {
+            compared(std::slice::from_ref(a), std::slice::from_ref(b)).expect_err("unlike")
+        };
+        let said = error(&x, &host);
+        assert!(said.contains("`lab`") && said.contains("`host`"), "{said}");
+        let said = error(&x, &outcome("y", 1.0, Check::Holds));
+        assert!(said.contains("a has x and b has y"), "{said}");
+        assert!(Runs::new(vec![x, host]).is_err_and(|e| e.contains("both")));
+        assert!(Runs::new(Vec::new()).is_err_and(|e| e.contains("no run")));
+        assert!(Runs::new(vec![json!({})]).is_err_and(|e| e.contains("no run")));
     }
 }

@@ -32,7 +32,7 @@ const NO_FIGURES: [&str; 8] = [
 ];
 
 /// Returns the numbers of a run by their paths, in the order of these. Elements of lists are named
-/// by their `name`, or their `part` and `variant`.
+/// by their `name`, their `part` and `variant`, their `policy` or their `id`.
 pub(crate) fn of(run: &Value) -> BTreeMap<String, f64> {
     let mut leaves = BTreeMap::new();
     collect(run, String::new(), &mut leaves);
@@ -49,7 +49,8 @@ fn collect(value: &Value, path: String, leaves: &mut BTreeMap<String, f64>) {
             leaves.extend(number.as_f64().map(|number| (path, number)));
         }
         Value::Object(fields) => {
-            let is_figure = |name: &&String| !NO_FIGURES.contains(&name.as_str());
+            let is_figure =
+                |name: &&String| !NO_FIGURES.contains(&name.as_str()) && !name.ends_with("_pid");
             for (name, value) in fields.iter().filter(|(name, _)| is_figure(name)) {
                 collect(value, below(name), leaves);
             }
@@ -57,11 +58,11 @@ fn collect(value: &Value, path: String, leaves: &mut BTreeMap<String, f64>) {
         Value::Array(elements) => {
             for (index, element) in elements.iter().enumerate() {
                 let text = |field: &str| element.get(field).and_then(Value::as_str);
-                let name = match (text("name"), text("part"), text("variant")) {
-                    (Some(name), ..) => name.to_owned(),
-                    (_, Some(part), Some(variant)) => format!("{part}.{variant}"),
-                    _ => index.to_string(),
-                };
+                let pair = text("part").zip(text("variant"));
+                let pair = pair.map(|(part, variant)| format!("{part}.{variant}"));
+                let one = |field| text(field).map(str::to_owned);
+                let name = one("name").or(pair).or(one("policy")).or(one("id"));
+                let name = name.unwrap_or_else(|| index.to_string());
                 collect(element, below(&name), leaves);
             }
         }

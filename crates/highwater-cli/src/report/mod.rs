@@ -170,6 +170,23 @@ impl Envelope {
         Ok(html)
     }
 
+    /// Returns the objects that `--json` prints for the run, as `compare` reads them.
+    pub(crate) fn outcomes(&self) -> Vec<Value> {
+        let field = |name: &str| self.data.get(name).cloned();
+        match self.kind {
+            Kind::Replay | Kind::Curve => field("report").into_iter().collect(),
+            Kind::Host => field("result").into_iter().collect(),
+            Kind::Lab => {
+                let entries = self.data.get("experiments").and_then(Value::as_array);
+                let outcomes = entries.into_iter().flatten();
+                outcomes
+                    .filter_map(|entry| entry.get("outcome").cloned())
+                    .collect()
+            }
+            Kind::Compare => Vec::new(),
+        }
+    }
+
     /// Returns the lines of the foot that every report has.
     fn foot(&self) -> Vec<(String, String)> {
         vec![
