@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use highwater::units::PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
-use super::config::{NR_OF_MANAGER, NR_SIZES, POLICIES, Sizes, policy_name};
-use super::report::{Curve, Point};
-use super::sample::{Sample, Sampler};
-use super::{meaning, profile};
+use super::config::{NR_OF_MANAGER, NR_SIZES, POLICIES, Sizes};
+use super::report::Curve;
+use super::sample::Sampler;
+use super::{crew, meaning, profile};
 use crate::models::Algorithm;
 use crate::replay::PageObserver;
 
@@ -58,14 +58,15 @@ impl Beside {
         let sample = std::mem::replace(&mut *sampler, taken)?.finish()?;
         drop(sampler);
         let (capacities, sizes) = sample.sizes(&Sizes::Ladder(NR_SIZES));
-        let policies = POLICIES.iter().take(NR_OF_MANAGER);
-        let curves = policies.map(|(policy, _)| curve(&sample, *policy, &capacities, &sizes));
+        let policies: [Algorithm; NR_OF_MANAGER] = std::array::from_fn(|at| POLICIES[at].0);
+        let jobs = profile::jobs(&policies, &capacities);
+        let ratios = crew::each(jobs.len(), |number| jobs[number].ratios(&sample))?;
         Ok(BesideCurves {
             name: name.to_owned(),
             footprint_bytes: sample.footprint() * PAGE_BYTES,
             sample_ratio: sample.rate(),
             sampled_pages: sample.nr_pages() as u64,
-            curves: curves.collect::<io::Result<_>>()?,
+            curves: meaning::curves(&policies, &sizes, &ratios.concat()),
         })
     }
 }
@@ -79,26 +80,4 @@ impl PageObserver for Beside {
             *sampler = Err(error);
         }
     }
-}
-
-fn curve(
-    sample: &Sample,
-    policy: Algorithm,
-    capacities: &[usize],
-    sizes: &[u64],
-) -> io::Result<Curve> {
-    let ratios: Vec<f64> = match policy {
-        Algorithm::Lru => profile::lru(sample, capacities)?,
-        _ => (capacities.iter())
-            .map(|capacity| profile::simulated(sample, policy, *capacity))
-            .collect::<io::Result<_>>()?,
-    };
-    let points = sizes.iter().zip(ratios).map(|(pages, miss_ratio)| Point {
-        size_bytes: pages * PAGE_BYTES,
-        miss_ratio,
-    });
-    Ok(meaning::curve(
-        policy_name(policy).to_owned(),
-        points.collect(),
-    ))
 }

@@ -1,7 +1,11 @@
 //! What a curve says: the sizes that suffice, knees, and the policy with the fewest misses.
 
+use highwater::units::PAGE_BYTES;
+
+use super::config::policy_name;
 use super::report::{Curve, Point, Winner};
 use super::split::hull;
+use crate::models::Algorithm;
 use crate::report::text::to_f64;
 
 /// Differences of miss ratios below this say nothing. Chosen: the error that the sample aims at.
@@ -13,6 +17,21 @@ const KNEE: f64 = 3.0;
 
 /// Part of the accesses that must become hits before a knee.
 const KNEE_GAIN: f64 = 0.01;
+
+/// Makes the curve of each policy from the miss ratios of all, in order: of each at `sizes`, in
+/// pages.
+pub(super) fn curves(policies: &[Algorithm], sizes: &[u64], ratios: &[f64]) -> Vec<Curve> {
+    let point = |(pages, miss_ratio): (&u64, &f64)| Point {
+        size_bytes: pages * PAGE_BYTES,
+        miss_ratio: *miss_ratio,
+    };
+    let ratios = ratios.chunks(sizes.len().max(1));
+    let curves = policies.iter().zip(ratios).map(|(policy, ratios)| {
+        let points = sizes.iter().zip(ratios).map(point);
+        curve(policy_name(*policy).to_owned(), points.collect())
+    });
+    curves.collect()
+}
 
 /// Makes a curve of its points.
 pub(super) fn curve(policy: String, points: Vec<Point>) -> Curve {

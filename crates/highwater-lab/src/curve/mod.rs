@@ -16,6 +16,7 @@
 //! | `reuse` | reuse times of all accesses, by class |
 //! | `distance` | stack distances |
 //! | `profile` | miss ratios, from misses in the sample |
+//! | `crew` | several simulations at once |
 //! | `config`, `run`, `pages` | from traces to curves |
 //! | `beside` | curves of what a replay accesses |
 //! | `meaning`, `split` | what the curves say |
@@ -23,6 +24,7 @@
 
 mod beside;
 mod config;
+mod crew;
 mod distance;
 mod error;
 mod meaning;

@@ -20,6 +20,38 @@ use super::distance::StackDistances;
 use super::sample::Sample;
 use crate::models::Algorithm;
 
+/// Part of the work on a sample: one policy, and the capacities that one reading of it gives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job<'a> {
+    policy: Algorithm,
+    capacities: &'a [usize],
+}
+
+/// Returns the jobs of all policies and capacities, in this order. The capacities increase.
+pub(super) fn jobs<'a>(policies: &[Algorithm], capacities: &'a [usize]) -> Vec<Job<'a>> {
+    let of_policy = |policy: &Algorithm| {
+        let policy = *policy;
+        let at_once = match policy {
+            Algorithm::Lru => capacities.len().max(1),
+            _ => 1,
+        };
+        let parts = capacities.chunks(at_once);
+        parts.map(move |capacities| Job { policy, capacities })
+    };
+    policies.iter().flat_map(of_policy).collect()
+}
+
+impl Job<'_> {
+    /// Returns the miss ratio of each capacity.
+    pub(super) fn ratios(&self, sample: &Sample) -> io::Result<Vec<f64>> {
+        let simulated = |capacity: &usize| simulated(sample, self.policy, *capacity);
+        match self.policy {
+            Algorithm::Lru => lru(sample, self.capacities),
+            _ => self.capacities.iter().map(simulated).collect(),
+        }
+    }
+}
+
 /// Returns the miss ratios of LRU caches of `capacities` pages of the sample, which increase.
 ///
 /// # Errors

@@ -6,11 +6,12 @@ use std::time::Instant;
 use highwater::units::PAGE_BYTES;
 
 use super::config::{CurveConfig, Sizes, ladder, policy_name};
+use super::crew;
 use super::error::CurveError;
 use super::meaning;
 use super::pages::each_page;
 use super::profile;
-use super::report::{CurveReport, Mode, Point, TenantCurves};
+use super::report::{CurveReport, Mode, TenantCurves};
 use super::sample::{SAMPLES_MAX, Sample, Sampler, rounded};
 use super::split::{Claim, split};
 use crate::control::Control;
@@ -23,9 +24,9 @@ use crate::trace::{TraceError, TraceReader};
 const STEP: u64 = 1 << 16;
 const EXACT_STEP: usize = 1 << 20;
 
-/// Steps of the progress of a pass over a trace, and of a curve of one policy.
+/// Steps of the progress of a pass over a trace, and of its curves.
 const STEPS_OF_PASS: u64 = 1000;
-const STEPS_OF_CURVE: u64 = 200;
+const STEPS_OF_CURVES: u64 = 1000;
 
 /// Policy whose curves decide a split, if they were asked for: the manager's default.
 const OF_SPLITS: Algorithm = Algorithm::Balanced;
@@ -37,7 +38,7 @@ const OF_SPLITS: Algorithm = Algorithm::Balanced;
 /// Memory: at most 1 MiB beside the trace reader's, for any trace
 /// (`tests/curve_memory.rs::curves_take_at_most_a_mebibyte`), and disk of up to six bytes for each
 /// access to a sampled page, in unlinked files. In exact mode twelve bytes an access, and
-/// about 70 a page.
+/// about 70 a page for each of two threads.
 ///
 /// # Errors
 ///
@@ -46,8 +47,7 @@ const OF_SPLITS: Algorithm = Algorithm::Balanced;
 pub fn run(config: &CurveConfig, control: &Control) -> Result<CurveReport, CurveError> {
     config.check()?;
     let start = Instant::now();
-    let steps = STEPS_OF_PASS + STEPS_OF_CURVE * config.policies.len() as u64;
-    control.expect(steps * config.tenants.len() as u64);
+    control.expect((STEPS_OF_PASS + STEPS_OF_CURVES) * config.tenants.len() as u64);
     let tenants = config.tenants.iter();
     let tenants = tenants.map(|tenant| Pass::new(config, tenant, control)?.curves());
     let tenants: Vec<TenantCurves> = tenants.collect::<Result<_, _>>()?;
@@ -123,9 +123,11 @@ impl<'a> Pass<'a> {
     fn curves(mut self) -> Result<TenantCurves, CurveError> {
         match self.config.mode {
             Mode::Sampled => {
-                let mut sampler = Sampler::new(self.config.seed, &self.config.dir);
-                self.read(|pass, page| sampler.access(page).map_err(|e| pass.sample_error(e)))?;
-                let sample = sampler.finish().map_err(|e| self.sample_error(e))?;
+                let (config, tenant) = (self.config, self.tenant);
+                let failed = |source| sample_error(config, tenant, source);
+                let mut sampler = Sampler::new(config.seed, &config.dir);
+                self.read(|_, page| sampler.access(page).map_err(failed))?;
+                let sample = sampler.finish().map_err(failed)?;
                 self.of_sample(&sample)
             }
             Mode::Exact => {
@@ -149,14 +151,6 @@ impl<'a> Pass<'a> {
                 limit,
             }),
             false => Ok(()),
-        }
-    }
-
-    fn sample_error(&self, source: io::Error) -> CurveError {
-        CurveError::Sample {
-            tenant: self.tenant.name.clone(),
-            dir: self.config.dir.clone(),
-            source,
         }
     }
 
@@ -212,16 +206,11 @@ impl<'a> Pass<'a> {
         drawn.sample_ratio = sample.rate();
         drawn.sampled_pages = sample.nr_pages() as u64;
         drawn.sampled_accesses = sample.nr_accesses();
-        self.draw(drawn, &sizes, |policy| {
-            if policy == Algorithm::Lru {
-                return profile::lru(sample, &capacities).map_err(|e| self.sample_error(e));
-            }
-            let ratio = |capacity: &usize| {
-                self.control.advance(0)?;
-                let ratio = profile::simulated(sample, policy, *capacity);
-                ratio.map_err(|e| self.sample_error(e))
-            };
-            capacities.iter().map(ratio).collect()
+        let (config, tenant) = (self.config, self.tenant);
+        let jobs = profile::jobs(&config.policies, &capacities);
+        self.draw(drawn, &sizes, jobs.len(), |number| {
+            let ratios = jobs[number].ratios(sample);
+            ratios.map_err(|source| sample_error(config, tenant, source))
         })
     }
 
@@ -237,26 +226,13 @@ impl<'a> Pass<'a> {
         let accesses = trace.pages().len() as u64;
         let drawn = self.tenant_curves(trace.footprint() as u64, accesses);
         let in_pages: Vec<u64> = sizes.iter().map(|pages| *pages as u64).collect();
-        self.draw(drawn, &in_pages, |policy| {
-            let ratio = |capacity: &usize| self.exact(trace, policy, *capacity);
-            sizes.iter().map(ratio).collect()
+        let (config, control) = (self.config, self.control);
+        let nr_jobs = config.policies.len() * sizes.len();
+        self.draw(drawn, &in_pages, nr_jobs, |number| {
+            let policy = config.policies[number / sizes.len()];
+            let ratio = exact(trace, policy, sizes[number % sizes.len()], control)?;
+            Ok(vec![ratio])
         })
-    }
-
-    fn exact(
-        &self,
-        trace: &AccessTrace,
-        policy: Algorithm,
-        capacity: usize,
-    ) -> Result<f64, CurveError> {
-        let mut cache = policy.online(capacity, trace.footprint());
-        let mut misses: u64 = 0;
-        for pages in trace.pages().chunks(EXACT_STEP) {
-            self.control.advance(0)?;
-            let missed = |page: &u32| u64::from(!cache.access(*page));
-            misses += pages.iter().map(missed).sum::<u64>();
-        }
-        Ok(to_f64(misses) / to_f64(trace.pages().len() as u64))
     }
 
     /// Returns the tenant without curves, every page sampled.
@@ -277,26 +253,49 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Adds each policy's curve, with the miss ratios that `ratios` returns for `sizes` in pages.
+    /// Adds each policy's curve. Jobs, numbered by policy and then by size, return miss ratios for
+    /// the next of `sizes`, in pages.
     fn draw(
         &self,
         mut drawn: TenantCurves,
         sizes: &[u64],
-        ratios: impl Fn(Algorithm) -> Result<Vec<f64>, CurveError>,
+        nr_jobs: usize,
+        job: impl Fn(usize) -> Result<Vec<f64>, CurveError> + Sync,
     ) -> Result<TenantCurves, CurveError> {
-        for &policy in &self.config.policies {
-            let ratios = ratios(policy)?;
-            let points = sizes.iter().zip(ratios);
-            let points = points.map(|(pages, miss_ratio)| Point {
-                size_bytes: pages * PAGE_BYTES,
-                miss_ratio,
-            });
-            let name = policy_name(policy).to_owned();
-            drawn.curves.push(meaning::curve(name, points.collect()));
-            self.control.advance(STEPS_OF_CURVE)?;
-        }
+        let control = self.control;
+        let steps_before = |number: usize| STEPS_OF_CURVES * number as u64 / nr_jobs as u64;
+        let ratios = crew::each(nr_jobs, |number| {
+            control.advance(steps_before(number + 1) - steps_before(number))?;
+            job(number)
+        })?;
+        drawn.curves = meaning::curves(&self.config.policies, sizes, &ratios.concat());
         drawn.winners = meaning::winners(&drawn.curves);
         Ok(drawn)
+    }
+}
+
+/// Returns the miss ratio of a cache of `capacity` pages on the whole trace.
+fn exact(
+    trace: &AccessTrace,
+    policy: Algorithm,
+    capacity: usize,
+    control: &Control,
+) -> Result<f64, CurveError> {
+    let mut cache = policy.online(capacity, trace.footprint());
+    let mut misses: u64 = 0;
+    for pages in trace.pages().chunks(EXACT_STEP) {
+        control.advance(0)?;
+        let missed = |page: &u32| u64::from(!cache.access(*page));
+        misses += pages.iter().map(missed).sum::<u64>();
+    }
+    Ok(to_f64(misses) / to_f64(trace.pages().len() as u64))
+}
+
+fn sample_error(config: &CurveConfig, tenant: &TenantConfig, source: io::Error) -> CurveError {
+    CurveError::Sample {
+        tenant: tenant.name.clone(),
+        dir: config.dir.clone(),
+        source,
     }
 }
 

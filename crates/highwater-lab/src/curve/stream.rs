@@ -5,7 +5,8 @@
 //! fits one buffer never touches the disk.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::reuse::Class;
@@ -68,15 +69,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Calls `visit` with each entry, in order.
+    /// Calls `visit` with each entry, in order. Threads may do so at once.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u16, Class)) -> io::Result<()> {
-        if let Some(mut file) = self.file.as_ref() {
+        if let Some(file) = &self.file {
             let mut bytes = vec![0; BUFFER];
-            file.seek(SeekFrom::Start(0))?;
             // Whole buffers were written.
             let nr_buffers = self.len.div_ceil((BUFFER / ENTRY) as u64) - 1;
-            for _ in 0..nr_buffers {
-                file.read_exact(&mut bytes)?;
+            for at in 0..nr_buffers {
+                file.read_exact_at(&mut bytes, at * BUFFER as u64)?;
                 entries(&bytes, &mut visit);
             }
         }
