@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use highwater::units::Bytes;
-use highwater_lab::control::{Control, Progress};
+use highwater_lab::control::Progress;
 use highwater_lab::curve::{
     self, CurveConfig, CurveError, CurveReport, Mode, NR_OF_MANAGER, NR_SIZES, NR_SIZES_MAX,
     POLICIES, Sizes, Table,
@@ -153,12 +153,13 @@ pub(crate) fn run(arguments: &CurveArguments) -> Exit {
 impl CurveArguments {
     fn draw(&self) -> Result<Exit, String> {
         let signals = Signals::install().map_err(|e| format!("cannot handle signals: {e}"))?;
-        let config = self.config()?;
+        let mut config = self.config()?;
+        signals.end_reading(&mut config.tenants);
         let destination = match report::destination(self.report.as_deref()) {
             Ok(destination) => destination,
             Err(exit) => return Ok(exit),
         };
-        let control = Control::default();
+        let control = signals.control();
         let result = watched(&control, curves, &signals, || curve::run(&config, &control));
         match result {
             Ok(Ok(curves)) => {

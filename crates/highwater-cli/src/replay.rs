@@ -10,7 +10,7 @@ use highwater::lab::cache::READAHEAD_DEFAULT;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::{Bytes, Pages};
 use highwater_lab::baselines::BackendKind;
-use highwater_lab::control::{Control, Progress};
+use highwater_lab::control::Progress;
 use highwater_lab::curve::{Beside, BesideCurves};
 use highwater_lab::replay::{
     DataIo, Failure, IN_FLIGHT_MAX, Outcome, Replay, ReplayConfig, ReplayError, Report,
@@ -248,13 +248,20 @@ fn unusable(message: std::fmt::Arguments<'_>) -> Exit {
     Exit::Unusable
 }
 
-fn explain(failure: &Failure, signals: &Signals) -> Exit {
-    let Failure { error, leaks } = failure;
+fn refuse(error: &ReplayError, signals: &Signals) -> Exit {
     if let (ReplayError::Interrupted, Some(signal)) = (error, signals.received()) {
         complain(format_args!("interrupted"));
         return Exit::Signal(signal);
     }
-    complain(format_args!("{}", with_remedy(error)));
+    unusable(format_args!("{}", with_remedy(error)))
+}
+
+fn explain(failure: &Failure, signals: &Signals) -> Exit {
+    let Failure { error, leaks } = failure;
+    let exit = refuse(error, signals);
+    if matches!(exit, Exit::Signal(_)) {
+        return exit;
+    }
     if leaks.frames > 0 || leaks.bytes > 0 {
         complain(format_args!(
             "{} frames and {} of charges leaked; this is a bug, please report it",
@@ -262,7 +269,7 @@ fn explain(failure: &Failure, signals: &Signals) -> Exit {
             Bytes(leaks.bytes)
         ));
     }
-    Exit::Unusable
+    exit
 }
 
 impl ReplayArguments {
@@ -330,12 +337,13 @@ impl ReplayArguments {
     }
 
     fn run_once(&self, signals: &Signals) -> Result<Ran, Exit> {
-        let config = self.config();
+        let mut config = self.config();
+        signals.end_reading(&mut config.tenants);
         let prepared = match &self.record {
             Some(path) => Replay::prepare_recorded(&config, path),
             None => Replay::prepare(&config),
         };
-        let replay = prepared.map_err(|error| unusable(format_args!("{}", with_remedy(&error))))?;
+        let replay = prepared.map_err(|error| refuse(&error, signals))?;
         let (replay, samples) = match self.report {
             Some(_) => {
                 let samples = sampled(&replay, &config);
@@ -343,7 +351,7 @@ impl ReplayArguments {
             }
             None => (replay, Vec::new()),
         };
-        let control = Control::default();
+        let control = signals.control();
         let result = watched(&control, accesses, signals, || replay.run(&control));
         match result {
             Ok(Ok(outcome)) => {

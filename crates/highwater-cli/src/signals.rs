@@ -7,6 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use highwater_lab::control::{Control, Stop};
+use highwater_lab::replay::TenantConfig;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
@@ -16,6 +18,7 @@ pub(crate) struct Signals {
     /// The signal, or 0. Written by: signal handlers. Read by: the thread that watches the run.
     /// Publishes: only itself.
     received: Arc<AtomicUsize>,
+    stop: Stop,
 }
 
 impl Signals {
@@ -27,15 +30,29 @@ impl Signals {
     pub(crate) fn install() -> io::Result<Self> {
         let received = Arc::new(AtomicUsize::new(0));
         let again = Arc::new(AtomicBool::new(false));
+        let stop = Stop::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             let number = usize::try_from(signal).map_err(io::Error::other)?;
             // Handlers run in the order of registration: the first to arrive finds the flag unset.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
             flag::register(signal, Arc::clone(&again))?;
             flag::register_usize(signal, Arc::clone(&received), number)?;
+            flag::register(signal, stop.flag())?;
         }
         flag::register(SIGXFSZ, Arc::default())?;
-        Ok(Self { received })
+        Ok(Self { received, stop })
+    }
+
+    /// Returns the control of a run that ends at a signal.
+    pub(crate) fn control(&self) -> Control {
+        Control::stopped_by(self.stop.clone())
+    }
+
+    /// Lets a signal end the reading of these traces, also while a reader waits for a pipe.
+    pub(crate) fn end_reading(&self, tenants: &mut [TenantConfig]) {
+        for tenant in tenants {
+            tenant.options.stop = self.stop.clone();
+        }
     }
 
     /// Returns the signal that asked to end, if one did.

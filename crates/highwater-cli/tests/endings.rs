@@ -19,6 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -38,6 +39,52 @@ fn signals_end_a_run_and_leave_nothing() {
         let (ended, said) = endless.finish();
         assert_eq!((ended, said.trim()), (code, "highwater: interrupted"));
         assert!(bench.left().is_empty());
+    }
+}
+
+/// Goal: a signal also ends a run that waits for its input, whether it has seen any or not.
+/// Method: standard input that stays open, and a named pipe without a writer.
+#[test]
+fn signals_end_a_run_that_waits_for_input() {
+    for command in ["replay", "curve"] {
+        for beginning in ["", "16 8 0 0\n16 8 0 1\n"] {
+            let bench = Bench::new();
+            let pipe = bench.path("pipe");
+            mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+            for trace in ["-", &pipe] {
+                let arguments = [command, trace, "--format", "arc", "--dir", &bench.dir()];
+                let mut child = highwater(&arguments)
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                let mut stdin = child.stdin.take().unwrap();
+                stdin.write_all(beginning.as_bytes()).unwrap();
+                wait_until_caught(&child);
+                let feeder = thread::spawn(|| {});
+                let waiting = Endless { child, feeder };
+                waiting.signal(Signal::INT);
+                let (ended, said) = waiting.finish();
+                assert_eq!((ended, said.trim()), (130, "highwater: interrupted"));
+                assert!(bench.left().is_empty());
+            }
+        }
+    }
+}
+
+/// Waits until the program handles SIGINT itself.
+fn wait_until_caught(child: &Child) {
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < PATIENCE, "no handler was installed");
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = mask.map(|mask| u64::from_str_radix(mask.trim(), 16).unwrap());
+        if mask.is_some_and(|mask| mask >> 1 & 1 == 1) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(2));
     }
 }
 

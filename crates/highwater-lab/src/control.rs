@@ -1,16 +1,45 @@
 //! Progress and cancellation of a run: of an experiment, or of a replay.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater::lab::sync::StatCell;
 use thiserror::Error;
 
+/// A request to stop. Clones are one request.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// Written by: any thread, such as a signal's handler or a failing worker. Read by: the run
+    /// between steps, and while it waits for input. Publishes nothing: the reason is passed
+    /// elsewhere.
+    is_requested: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// Requests it.
+    pub fn request(&self) {
+        // Relaxed: the flag publishes no other data.
+        self.is_requested.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether it was requested.
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        // Relaxed: see `request`.
+        self.is_requested.load(Ordering::Relaxed)
+    }
+
+    /// Returns the flag, for a signal's handler to set.
+    #[must_use]
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_requested)
+    }
+}
+
 /// Shared between a run and the threads that watch it.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Whether to stop. Written by: any thread, such as a signal's watcher or a failing worker.
-    /// Read by: the run between steps. Publishes nothing: the reason is passed elsewhere.
-    is_stopped: AtomicBool,
+    stop: Stop,
     done: StatCell,
     total: StatCell,
     page_accesses: StatCell,
@@ -34,19 +63,26 @@ pub struct Progress {
 pub struct Interrupted;
 
 impl Control {
+    /// Creates the control of a run that also ends at this request.
+    #[must_use]
+    pub fn stopped_by(stop: Stop) -> Self {
+        Self {
+            stop,
+            ..Self::default()
+        }
+    }
+
     /// Tells the run to stop: it ends with an error at its next step, after at most one page access
     /// of each worker of a replay, and leaves nothing behind.
     pub fn stop(&self) {
-        // Relaxed: the flag publishes no other data.
-        self.is_stopped.store(true, Ordering::Relaxed);
+        self.stop.request();
     }
 
     /// Returns whether the run was told to stop. For threads that cannot return an error
     /// themselves.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        // Relaxed: see `stop`.
-        self.is_stopped.load(Ordering::Relaxed)
+        self.stop.is_requested()
     }
 
     /// Returns the progress so far.

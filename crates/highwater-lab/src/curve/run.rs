@@ -104,9 +104,7 @@ impl<'a> Pass<'a> {
         let options = &tenant.options;
         let reader = match tenant.trace {
             TraceInput::File(ref path) => TraceReader::open(path, options),
-            TraceInput::StandardInput => {
-                TraceReader::from_reader("standard input", io::stdin(), options)
-            }
+            TraceInput::StandardInput => TraceReader::standard_input(options),
             TraceInput::Embedded { name, bytes } => TraceReader::from_reader(name, bytes, options),
         };
         Ok(Self {
@@ -300,8 +298,11 @@ fn sample_error(config: &CurveConfig, tenant: &TenantConfig, source: io::Error) 
 }
 
 fn trace_error(tenant: &TenantConfig, source: TraceError) -> CurveError {
-    CurveError::Trace {
-        tenant: tenant.name.clone(),
-        source,
+    match tenant.options.stop.is_requested() {
+        true => CurveError::Interrupted,
+        false => CurveError::Trace {
+            tenant: tenant.name.clone(),
+            source,
+        },
     }
 }

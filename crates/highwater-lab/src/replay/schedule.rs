@@ -146,9 +146,12 @@ impl Source {
                 break;
             };
             state.has_requests = true;
-            let request = request.map_err(|source| ReplayError::Trace {
-                tenant: self.tenant.clone(),
-                source,
+            let request = request.map_err(|source| match state.reader.is_stopped() {
+                true => ReplayError::Interrupted,
+                false => ReplayError::Trace {
+                    tenant: self.tenant.clone(),
+                    source,
+                },
             })?;
             let (first, count) = match request.target {
                 Target::Pages { first, count } => (first, count),

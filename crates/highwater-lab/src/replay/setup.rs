@@ -290,14 +290,15 @@ pub(super) fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, ReplayErr
     };
     let reader = match tenant.trace {
         TraceInput::File(ref path) => TraceReader::open(path, &options),
-        TraceInput::StandardInput => {
-            TraceReader::from_reader("standard input", io::stdin(), &options)
-        }
+        TraceInput::StandardInput => TraceReader::standard_input(&options),
         TraceInput::Embedded { name, bytes } => TraceReader::from_reader(name, bytes, &options),
     };
-    reader.map_err(|source| ReplayError::Trace {
-        tenant: tenant.name.clone(),
-        source,
+    reader.map_err(|source| match tenant.options.stop.is_requested() {
+        true => ReplayError::Interrupted,
+        false => ReplayError::Trace {
+            tenant: tenant.name.clone(),
+            source,
+        },
     })
 }
 

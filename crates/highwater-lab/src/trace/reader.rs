@@ -7,51 +7,26 @@
 //! are returned.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::blocks::{SECTOR_BYTES, parse_address, parse_arc, parse_lirs, parse_vscsi};
 use super::compact::{Cursor, HEADER, RECORD_MAX};
-use super::csv::{Columns, Layout, parse_csv, parse_msr, parse_twitter};
+use super::csv::{Layout, parse_csv, parse_msr, parse_twitter};
 use super::decompress::Decoder;
 use super::detect::{PREFIX, Sample, detect};
-use super::digest::{Digest, Digesting};
+use super::digest::Digest;
 use super::error::{Fault, Found, TraceError, quote_bytes, quote_text};
 use super::format::{Compression, Format};
 use super::keys::{parse_adaptsize, parse_key, parse_mooncake, parse_oracle};
+use super::options::{Lenient, ReaderOptions};
 use super::recorded::{Recording, Taken};
 use super::recording::{self, BLOCK_HEAD, BLOCK_MAX};
 use super::request::{Op, Parsed, Request, Target};
 use super::source::{Line, Source};
-
-/// Treatment of a record that the format does not allow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Lenient {
-    /// End with an error that says where.
-    #[default]
-    StopAtBad,
-    /// Skip it, count it, and continue with the next line or record. If the next one cannot be
-    /// found (`highwater`, a broken compressed stream), count one and end.
-    SkipBad,
-}
-
-/// Options of a reader.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReaderOptions {
-    /// The format; `None` detects it from the content.
-    pub format: Option<Format>,
-    /// Block size of `arc` in bytes; `None` is 512. Other formats define their units.
-    pub block_size: Option<u32>,
-    /// Columns of `csv`; `None` reads them from a header. A trace with columns and without a format
-    /// is `csv`.
-    pub columns: Option<Columns>,
-    /// Treatment of bad records.
-    pub lenient: Lenient,
-    /// Whether the stored bytes are digested.
-    pub digesting: Digesting,
-}
+use super::waiting;
+use crate::control::Stop;
 
 /// Progress of a reader in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +78,7 @@ pub struct TraceReader {
     empty_records: u64,
     file: Arc<Path>,
     file_bytes: Option<u64>,
+    stop: Stop,
 }
 
 impl fmt::Debug for TraceReader {
@@ -124,14 +100,17 @@ impl TraceReader {
     /// When the file cannot be opened or its beginning cannot be read, or when the options name no
     /// format and it cannot be detected.
     pub fn open(path: &Path, options: &ReaderOptions) -> Result<Self, TraceError> {
-        let refuse = |source| TraceError::Open {
-            file: path.into(),
-            source,
-        };
-        let file = File::open(path).map_err(refuse)?;
-        let metadata = file.metadata().map_err(refuse)?;
-        let file_bytes = metadata.is_file().then_some(metadata.len());
-        Self::with_stream(path, Box::new(file), file_bytes, options)
+        Self::with_stream(path, waiting::open(path, &options.stop), options)
+    }
+
+    /// Reads a trace from standard input.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn standard_input(options: &ReaderOptions) -> Result<Self, TraceError> {
+        let name = Path::new("standard input");
+        Self::with_stream(name, waiting::standard_input(&options.stop), options)
     }
 
     /// Reads a trace from any stream; messages use `name`.
@@ -144,24 +123,24 @@ impl TraceReader {
         stream: impl Read + Send + 'static,
         options: &ReaderOptions,
     ) -> Result<Self, TraceError> {
-        Self::with_stream(name.as_ref(), Box::new(stream), None, options)
+        Self::with_stream(name.as_ref(), Ok((Box::new(stream), None)), options)
     }
 
     fn with_stream(
         file: &Path,
-        stream: Box<dyn Read + Send>,
-        file_bytes: Option<u64>,
+        stream: io::Result<waiting::Stream>,
         options: &ReaderOptions,
     ) -> Result<Self, TraceError> {
         let block_size = options.block_size.unwrap_or(SECTOR_BYTES);
         if block_size == 0 {
             return Err(TraceError::BlockSize { file: file.into() });
         }
-        let decoder =
-            Decoder::new(stream, options.digesting).map_err(|source| TraceError::Open {
-                file: file.into(),
-                source,
-            })?;
+        let refuse = |source| TraceError::Open {
+            file: file.into(),
+            source,
+        };
+        let (stream, file_bytes) = stream.map_err(refuse)?;
+        let decoder = Decoder::new(stream, options.digesting).map_err(refuse)?;
         let mut reader = Self {
             source: Source::new(decoder),
             format: Format::Highwater,
@@ -177,6 +156,7 @@ impl TraceReader {
             empty_records: 0,
             file: file.into(),
             file_bytes,
+            stop: options.stop.clone(),
         };
         reader.format = match (options.format, options.columns) {
             (Some(format), _) => format,
@@ -252,7 +232,7 @@ impl TraceReader {
         }
     }
 
-    /// Returns the digest and the number of the trace's stored bytes. [`Digesting`] must ask for
+    /// Returns the digest and the number of the trace's stored bytes. [`Digesting`](super::Digesting) must ask for
     /// it, and the stream must have been read to its end, which a reader that gives up does not do.
     #[must_use]
     pub fn digest(&self) -> Option<(Digest, u64)> {
@@ -264,6 +244,11 @@ impl TraceReader {
     #[must_use]
     pub fn name(&self) -> &Path {
         &self.file
+    }
+
+    /// Returns whether the reading was told to end, which is an error of its own.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.is_requested()
     }
 
     /// Returns the number of bad records that were skipped; always 0 under [`Lenient::StopAtBad`].
