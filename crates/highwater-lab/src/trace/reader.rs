@@ -232,8 +232,9 @@ impl TraceReader {
         }
     }
 
-    /// Returns the digest and the number of the trace's stored bytes. [`Digesting`](super::Digesting) must ask for
-    /// it, and the stream must have been read to its end, which a reader that gives up does not do.
+    /// Returns the digest and the number of the trace's stored bytes. The option
+    /// [`digesting`](ReaderOptions::digesting) must ask for it, and the stream must have been read
+    /// to its end, which a reader that gives up does not do.
     #[must_use]
     pub fn digest(&self) -> Option<(Digest, u64)> {
         self.source.digest()
