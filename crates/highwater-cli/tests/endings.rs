@@ -53,19 +53,12 @@ fn signals_end_a_run_that_waits_for_input() {
             mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
             for trace in ["-", &pipe] {
                 let arguments = [command, trace, "--format", "arc", "--dir", &bench.dir()];
-                let mut child = highwater(&arguments)
-                    .stdin(Stdio::piped())
-                    .stdout(Stdio::piped())
-                    .stderr(Stdio::piped())
-                    .spawn()
-                    .unwrap();
+                let mut child = start(&arguments);
                 let mut stdin = child.stdin.take().unwrap();
                 stdin.write_all(beginning.as_bytes()).unwrap();
                 wait_until_caught(&child);
-                let feeder = thread::spawn(|| {});
-                let waiting = Endless { child, feeder };
-                waiting.signal(Signal::INT);
-                let (ended, said) = waiting.finish();
+                kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+                let (ended, said) = finish(child);
                 assert_eq!((ended, said.trim()), (130, "highwater: interrupted"));
                 assert!(bench.left().is_empty());
             }
@@ -136,12 +129,7 @@ fn damaged_data_is_a_verify_failure() {
         "--dir",
         &dir,
     ];
-    let mut child = highwater(&arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(&arguments);
     let mut stdin = child.stdin.take().unwrap();
     let round: String = (0..PAGES).map(|page| format!("{page}\n")).collect();
     stdin.write_all(round.as_bytes()).unwrap();
@@ -189,12 +177,7 @@ impl Endless {
             "--dir",
             dir,
         ];
-        let mut child = highwater(&arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = start(&arguments);
         let mut stdin = child.stdin.take().unwrap();
         let feeder = thread::spawn(move || {
             let mut rng = Rng::with_seed(3);
@@ -235,32 +218,41 @@ impl Endless {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end: exit status or 128 + signal, and standard error.
-    fn finish(mut self) -> (i32, String) {
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            if start.elapsed() > PATIENCE {
-                self.child.kill().unwrap();
-                panic!("the program did not end");
-            }
-            thread::sleep(Duration::from_millis(2));
-        };
+    /// As [`finish`], and the trace has ended too.
+    fn finish(self) -> (i32, String) {
+        let ended = finish(self.child);
         self.feeder.join().unwrap();
-        let mut said = String::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
-        let code = status
-            .code()
-            .or_else(|| status.signal().map(|signal| 128 + signal));
-        (code.unwrap(), said)
+        ended
     }
+}
+
+/// Starts the program with pipes for its input and output.
+fn start(arguments: &[&str]) -> Child {
+    let mut command = highwater(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for the end: exit status or 128 + signal, and standard error.
+fn finish(mut child: Child) -> (i32, String) {
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("the program did not end");
+        }
+        thread::sleep(Duration::from_millis(2));
+    };
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    (code.unwrap(), said)
 }
 
 fn has_data(file: &Path) -> bool {

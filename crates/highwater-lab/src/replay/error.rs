@@ -10,7 +10,7 @@ use highwater::units::Bytes;
 use thiserror::Error;
 
 use super::{IN_FLIGHT_MAX, TENANTS_MAX, THREADS_MAX};
-use crate::control::Interrupted;
+use crate::control::{Interrupted, Stop};
 use crate::trace::{DirectoryError, Format, Op, TraceError};
 
 /// An error of the manager, whatever the operation.
@@ -191,6 +191,19 @@ fn because(fault: Option<&str>) -> String {
     fault.map_or_else(String::new, |fault| {
         format!("; first I/O error of its data file: {fault}")
     })
+}
+
+impl ReplayError {
+    /// Returns the error of a trace that cannot be read: `Interrupted` if `stop` is the cause.
+    pub(super) fn of_trace(tenant: &str, stop: &Stop, source: TraceError) -> Self {
+        match stop.is_requested() {
+            true => Self::Interrupted,
+            false => Self::Trace {
+                tenant: tenant.to_owned(),
+                source,
+            },
+        }
+    }
 }
 
 impl From<Interrupted> for ReplayError {

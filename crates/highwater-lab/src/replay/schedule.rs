@@ -146,12 +146,8 @@ impl Source {
                 break;
             };
             state.has_requests = true;
-            let request = request.map_err(|source| match state.reader.is_stopped() {
-                true => ReplayError::Interrupted,
-                false => ReplayError::Trace {
-                    tenant: self.tenant.clone(),
-                    source,
-                },
+            let request = request.map_err(|source| {
+                ReplayError::of_trace(&self.tenant, state.reader.stop(), source)
             })?;
             let (first, count) = match request.target {
                 Target::Pages { first, count } => (first, count),

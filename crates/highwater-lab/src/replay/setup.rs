@@ -293,13 +293,7 @@ pub(super) fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, ReplayErr
         TraceInput::StandardInput => TraceReader::standard_input(&options),
         TraceInput::Embedded { name, bytes } => TraceReader::from_reader(name, bytes, &options),
     };
-    reader.map_err(|source| match tenant.options.stop.is_requested() {
-        true => ReplayError::Interrupted,
-        false => ReplayError::Trace {
-            tenant: tenant.name.clone(),
-            source,
-        },
-    })
+    reader.map_err(|source| ReplayError::of_trace(&tenant.name, &tenant.options.stop, source))
 }
 
 /// A file whose trace cannot write is immutable, and its resident reads need no latch.

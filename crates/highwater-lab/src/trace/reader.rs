@@ -247,9 +247,9 @@ impl TraceReader {
         &self.file
     }
 
-    /// Returns whether the reading was told to end, which is an error of its own.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.is_requested()
+    /// Returns the request that ends the reading, with an error that is not the trace's.
+    pub(crate) const fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     /// Returns the number of bad records that were skipped; always 0 under [`Lenient::StopAtBad`].
