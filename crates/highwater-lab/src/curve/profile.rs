@@ -18,7 +18,7 @@ use std::io;
 
 use super::distance::StackDistances;
 use super::sample::Sample;
-use crate::models::Algorithm;
+use crate::models::{Algorithm, Replacement, Work};
 
 /// Part of the work on a sample: one policy, and the capacities that one reading of it gives.
 #[derive(Clone, Copy, Debug)]
@@ -92,12 +92,25 @@ pub fn lru(sample: &Sample, capacities: &[usize]) -> io::Result<Vec<f64>> {
 ///
 /// When `capacity` is 0, and for Belady's, which knows the future.
 pub fn simulated(sample: &Sample, policy: Algorithm, capacity: usize) -> io::Result<f64> {
-    let mut cache = policy.online(capacity, sample.nr_pages());
-    let mut missed = 0.0;
-    sample.for_each(|slot, weight| {
-        if !cache.access(u32::from(slot)) {
-            missed += weight;
-        }
-    })?;
-    Ok(f64::min(missed, 1.0))
+    if capacity >= sample.nr_pages() {
+        return first_accesses(sample);
+    }
+    policy.with(capacity, sample.nr_pages(), Simulation(sample))
+}
+
+/// Returns the miss ratio of a cache of all pages, under any policy.
+fn first_accesses(sample: &Sample) -> io::Result<f64> {
+    let mut is_resident = vec![false; sample.nr_pages()];
+    sample.misses(|slot| !std::mem::replace(&mut is_resident[usize::from(slot)], true))
+}
+
+/// Returns the miss ratio of a cache on the sample.
+struct Simulation<'a>(&'a Sample);
+
+impl Work for Simulation<'_> {
+    type Output = io::Result<f64>;
+
+    fn run(self, mut cache: impl Replacement) -> io::Result<f64> {
+        self.0.misses(|slot| !cache.access(u32::from(slot)))
+    }
 }

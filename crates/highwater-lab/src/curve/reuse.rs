@@ -135,6 +135,12 @@ impl Weights {
     pub(super) fn of(&self, class: Class) -> f64 {
         self.0[usize::from(class)]
     }
+
+    /// Returns the part of all accesses for which some sampled ones stand.
+    pub(super) fn share(&self, sampled: &Counts) -> f64 {
+        let parts = (self.0.iter().zip(sampled.0)).map(|(weight, count)| weight * to_f64(count));
+        parts.sum()
+    }
 }
 
 #[cfg(test)]
@@ -188,8 +194,7 @@ mod tests {
         for (weight, expected) in weights.0.iter().zip(expected) {
             assert!((weight - expected).abs() < 1e-12, "{weight} {expected}");
         }
-        let parts = (weights.0.iter().zip(sampled.0)).map(|(weight, nr)| weight * to_f64(nr));
-        assert!((parts.sum::<f64>() - 1.0).abs() < 1e-12);
+        assert!((weights.share(&sampled) - 1.0).abs() < 1e-12);
         let whole = all.weights(&all);
         assert!(
             (whole.of(0) - 0.001).abs() < 1e-12,

@@ -15,7 +15,7 @@ use super::report::{CurveReport, Mode, TenantCurves};
 use super::sample::{SAMPLES_MAX, Sample, Sampler, rounded};
 use super::split::{Claim, split};
 use crate::control::Control;
-use crate::models::{AccessTrace, Algorithm};
+use crate::models::{AccessTrace, Algorithm, Replacement, Work};
 use crate::replay::{TenantConfig, TraceInput};
 use crate::report::text::to_f64;
 use crate::trace::{TraceError, TraceReader};
@@ -228,7 +228,8 @@ impl<'a> Pass<'a> {
         let nr_jobs = config.policies.len() * sizes.len();
         self.draw(drawn, &in_pages, nr_jobs, |number| {
             let policy = config.policies[number / sizes.len()];
-            let ratio = exact(trace, policy, sizes[number % sizes.len()], control)?;
+            let capacity = sizes[number % sizes.len()];
+            let ratio = policy.with(capacity, trace.footprint(), Whole { trace, control })?;
             Ok(vec![ratio])
         })
     }
@@ -272,21 +273,25 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Returns the miss ratio of a cache of `capacity` pages on the whole trace.
-fn exact(
-    trace: &AccessTrace,
-    policy: Algorithm,
-    capacity: usize,
-    control: &Control,
-) -> Result<f64, CurveError> {
-    let mut cache = policy.online(capacity, trace.footprint());
-    let mut misses: u64 = 0;
-    for pages in trace.pages().chunks(EXACT_STEP) {
-        control.advance(0)?;
-        let missed = |page: &u32| u64::from(!cache.access(*page));
-        misses += pages.iter().map(missed).sum::<u64>();
+/// Returns the miss ratio of a cache on the whole trace, unless `control` says to stop.
+struct Whole<'a> {
+    trace: &'a AccessTrace,
+    control: &'a Control,
+}
+
+impl Work for Whole<'_> {
+    type Output = Result<f64, CurveError>;
+
+    fn run(self, mut cache: impl Replacement) -> Result<f64, CurveError> {
+        let pages = self.trace.pages();
+        let mut misses: u64 = 0;
+        for pages in pages.chunks(EXACT_STEP) {
+            self.control.advance(0)?;
+            let missed = |page: &u32| u64::from(!cache.access(*page));
+            misses += pages.iter().map(missed).sum::<u64>();
+        }
+        Ok(to_f64(misses) / to_f64(pages.len() as u64))
     }
-    Ok(to_f64(misses) / to_f64(trace.pages().len() as u64))
 }
 
 fn sample_error(config: &CurveConfig, tenant: &TenantConfig, source: io::Error) -> CurveError {

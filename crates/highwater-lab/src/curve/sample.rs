@@ -24,7 +24,7 @@ use hashbrown::HashTable;
 
 use super::config::{Sizes, ladder};
 use super::reuse::{Class, Counts, ReuseTimes, Weights};
-use super::stream::Stream;
+use super::stream::{Stream, fields};
 use crate::report::text::to_f64;
 
 /// Pages of a sample.
@@ -187,12 +187,14 @@ impl Sampler {
         let mut kept_classes = Counts::default();
         let mut position = 0;
         let mut result = Ok(());
-        stream.for_each(|slot, class| {
-            if position >= pages[usize::from(slot)].since && result.is_ok() {
-                kept_classes.add(class);
-                result = kept.push(slot, class);
+        stream.for_each_block(|block| {
+            for (slot, class) in block.iter().copied().map(fields) {
+                if position >= pages[usize::from(slot)].since && result.is_ok() {
+                    kept_classes.add(class);
+                    result = kept.push(slot, class);
+                }
+                position += 1;
             }
-            position += 1;
         })?;
         result?;
         Ok(Sample {
@@ -270,11 +272,28 @@ impl Sample {
         self.stream.len()
     }
 
+    /// Calls `is_miss` with the slot of each access, in order; returns the part of the trace's
+    /// accesses for which those stand that miss.
+    pub(super) fn misses(&self, mut is_miss: impl FnMut(u16) -> bool) -> io::Result<f64> {
+        let mut missed = Counts::default();
+        self.stream.for_each_block(|block| {
+            for (slot, class) in block.iter().copied().map(fields) {
+                if is_miss(slot) {
+                    missed.add(class);
+                }
+            }
+        })?;
+        Ok(f64::min(self.weights.share(&missed), 1.0))
+    }
+
     /// Calls `visit` with the slot of each access, in order, and the part of the trace's accesses
     /// for which it stands.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u16, f64)) -> io::Result<()> {
-        self.stream
-            .for_each(|slot, class| visit(slot, self.weights.of(class)))
+        self.stream.for_each_block(|block| {
+            for (slot, class) in block.iter().copied().map(fields) {
+                visit(slot, self.weights.of(class));
+            }
+        })
     }
 
     /// Returns the bytes of memory that the sample holds.

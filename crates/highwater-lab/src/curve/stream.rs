@@ -69,27 +69,33 @@ impl Stream {
         Ok(())
     }
 
-    /// Calls `visit` with each entry, in order. Threads may do so at once.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(u16, Class)) -> io::Result<()> {
+    /// Calls `visit` with all entries, in order and in blocks. Threads may do so at once.
+    pub(super) fn for_each_block(&self, mut visit: impl FnMut(&[Entry])) -> io::Result<()> {
         if let Some(file) = &self.file {
             let mut bytes = vec![0; BUFFER];
             // Whole buffers were written.
             let nr_buffers = self.len.div_ceil((BUFFER / ENTRY) as u64) - 1;
             for at in 0..nr_buffers {
                 file.read_exact_at(&mut bytes, at * BUFFER as u64)?;
-                entries(&bytes, &mut visit);
+                visit(entries(&bytes));
             }
         }
-        entries(&self.buffer, &mut visit);
+        visit(entries(&self.buffer));
         Ok(())
     }
 }
 
-fn entries(bytes: &[u8], visit: &mut impl FnMut(u16, Class)) {
-    let (entries, _) = bytes.as_chunks::<ENTRY>();
-    for &[low, high, class] in entries {
-        visit(u16::from_le_bytes([low, high]), class);
-    }
+fn entries(bytes: &[u8]) -> &[Entry] {
+    bytes.as_chunks().0
+}
+
+/// An access: the two bytes of its slot, and its class.
+pub(super) type Entry = [u8; ENTRY];
+
+/// Returns the slot and the class of an access.
+#[inline]
+pub(super) const fn fields([low, high, class]: Entry) -> (u16, Class) {
+    (u16::from_le_bytes([low, high]), class)
 }
 
 #[cfg(test)]
@@ -112,7 +118,8 @@ mod tests {
             (written.clone()).for_each(|(slot, class)| stream.push(slot, class).unwrap());
             for _ in 0..2 {
                 let mut read = Vec::new();
-                (stream.for_each(|slot, class| read.push((slot, class)))).unwrap();
+                let visit = |block: &[Entry]| read.extend(block.iter().copied().map(fields));
+                stream.for_each_block(visit).unwrap();
                 assert!(read.iter().copied().eq(written.clone()), "{len} entries");
             }
             assert_eq!(stream.len(), len as u64);

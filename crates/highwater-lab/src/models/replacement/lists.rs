@@ -1,4 +1,5 @@
-//! Lists of pages, linked through one array that is indexed by page.
+//! Lists of pages, linked through arrays that are indexed by page. A hit on a page of most
+//! algorithms touches two bytes of the smaller array.
 //!
 //! Invariant: a page is on one list at most; `lens` counts the pages on each. Pages enter at the
 //! head; the tail is the page that has been on the list for longest.
@@ -14,6 +15,10 @@ struct Link {
     newer: u32,
     /// The neighbour towards the tail.
     older: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
     list: u8,
     /// Number of accesses, as far as the algorithm counts.
     mark: u8,
@@ -23,6 +28,7 @@ struct Link {
 #[derive(Debug)]
 pub(super) struct Lists<const N: usize> {
     links: Vec<Link>,
+    states: Vec<State>,
     heads: [u32; N],
     tails: [u32; N],
     lens: [usize; N],
@@ -34,11 +40,14 @@ impl<const N: usize> Lists<N> {
         let link = Link {
             newer: NONE,
             older: NONE,
+        };
+        let state = State {
             list: NOWHERE,
             mark: 0,
         };
         Self {
             links: vec![link; footprint],
+            states: vec![state; footprint],
             heads: [NONE; N],
             tails: [NONE; N],
             lens: [0; N],
@@ -47,7 +56,7 @@ impl<const N: usize> Lists<N> {
 
     /// Returns the list that a page is on.
     pub(super) fn list_of(&self, page: u32) -> Option<usize> {
-        let list = self.links[page as usize].list;
+        let list = self.states[page as usize].list;
         (list != NOWHERE).then_some(usize::from(list))
     }
 
@@ -56,16 +65,16 @@ impl<const N: usize> Lists<N> {
     }
 
     pub(super) fn mark(&self, page: u32) -> u8 {
-        self.links[page as usize].mark
+        self.states[page as usize].mark
     }
 
     pub(super) fn set_mark(&mut self, page: u32, mark: u8) {
-        self.links[page as usize].mark = mark;
+        self.states[page as usize].mark = mark;
     }
 
     /// Counts an access, up to `max`.
     pub(super) fn raise_mark(&mut self, page: u32, max: u8) {
-        let mark = &mut self.links[page as usize].mark;
+        let mark = &mut self.states[page as usize].mark;
         *mark = (*mark + 1).min(max);
     }
 
@@ -82,11 +91,10 @@ impl<const N: usize> Lists<N> {
     /// Adds a page that is on no list at the head of `list`; keeps its mark.
     pub(super) fn push(&mut self, list: usize, page: u32) {
         let older = self.heads[list];
-        let link = &mut self.links[page as usize];
-        assert_eq!(link.list, NOWHERE, "page {page} is on a list already");
-        link.list = u8::try_from(list).expect("few lists");
-        link.newer = NONE;
-        link.older = older;
+        let state = &mut self.states[page as usize];
+        assert_eq!(state.list, NOWHERE, "page {page} is on a list already");
+        state.list = u8::try_from(list).expect("few lists");
+        self.links[page as usize] = Link { newer: NONE, older };
         match older {
             NONE => self.tails[list] = page,
             older => self.links[older as usize].newer = page,
@@ -97,9 +105,8 @@ impl<const N: usize> Lists<N> {
 
     /// Removes the page from its list; keeps its mark.
     pub(super) fn remove(&mut self, page: u32) {
-        let Link {
-            newer, older, list, ..
-        } = self.links[page as usize];
+        let Link { newer, older } = self.links[page as usize];
+        let list = std::mem::replace(&mut self.states[page as usize].list, NOWHERE);
         assert_ne!(list, NOWHERE, "page {page} is on no list");
         let list_index = usize::from(list);
         match newer {
@@ -110,7 +117,6 @@ impl<const N: usize> Lists<N> {
             NONE => self.tails[list_index] = newer,
             older => self.links[older as usize].newer = newer,
         }
-        self.links[page as usize].list = NOWHERE;
         self.lens[list_index] -= 1;
     }
 

@@ -89,25 +89,25 @@ impl Algorithm {
         }
     }
 
-    /// Creates an empty cache of `capacity` pages for the pages `0 .. footprint`, in which the
-    /// accesses need not be known beforehand.
+    /// Does `work` with an empty cache of `capacity` pages for the pages `0 .. footprint`, in which
+    /// the accesses need not be known beforehand. It is compiled for each algorithm, so that an
+    /// access is no indirect call.
     ///
     /// # Panics
     ///
     /// When `capacity` is 0, and for Belady's, which knows the future.
-    #[must_use]
-    pub fn online(self, capacity: usize, footprint: usize) -> Box<dyn Replacement> {
+    pub fn with<W: Work>(self, capacity: usize, footprint: usize, work: W) -> W::Output {
         assert!(capacity > 0, "a cache of no pages");
         match self {
-            Self::Lru => Box::new(lru::Lru::new(capacity, footprint)),
-            Self::Fifo => Box::new(lru::Fifo::new(capacity, footprint)),
-            Self::Clock => Box::new(clock::Clock::new(capacity, footprint)),
-            Self::Sieve => Box::new(sieve::Sieve::new(capacity, footprint)),
-            Self::S3Fifo => Box::new(s3_fifo::S3Fifo::new(capacity, footprint)),
-            Self::TwoQ => Box::new(two_q::TwoQ::new(capacity, footprint)),
-            Self::Arc => Box::new(arc::Arc::new(capacity, footprint)),
-            Self::Car => Box::new(car::Car::new(capacity, footprint)),
-            Self::Balanced => Box::new(balanced::Balanced::new(capacity, footprint)),
+            Self::Lru => work.run(lru::Lru::new(capacity, footprint)),
+            Self::Fifo => work.run(lru::Fifo::new(capacity, footprint)),
+            Self::Clock => work.run(clock::Clock::new(capacity, footprint)),
+            Self::Sieve => work.run(sieve::Sieve::new(capacity, footprint)),
+            Self::S3Fifo => work.run(s3_fifo::S3Fifo::new(capacity, footprint)),
+            Self::TwoQ => work.run(two_q::TwoQ::new(capacity, footprint)),
+            Self::Arc => work.run(arc::Arc::new(capacity, footprint)),
+            Self::Car => work.run(car::Car::new(capacity, footprint)),
+            Self::Balanced => work.run(balanced::Balanced::new(capacity, footprint)),
             Self::Belady => panic!("Belady's algorithm needs the whole trace"),
         }
     }
@@ -120,19 +120,27 @@ impl Algorithm {
     #[must_use]
     pub fn misses(self, trace: &AccessTrace, capacity: usize) -> u64 {
         assert!(capacity > 0, "a cache of no pages");
-        let pages = trace.footprint();
         match self {
-            Self::Lru => misses(lru::Lru::new(capacity, pages), trace),
-            Self::Fifo => misses(lru::Fifo::new(capacity, pages), trace),
-            Self::Clock => misses(clock::Clock::new(capacity, pages), trace),
-            Self::Sieve => misses(sieve::Sieve::new(capacity, pages), trace),
-            Self::S3Fifo => misses(s3_fifo::S3Fifo::new(capacity, pages), trace),
-            Self::TwoQ => misses(two_q::TwoQ::new(capacity, pages), trace),
-            Self::Arc => misses(arc::Arc::new(capacity, pages), trace),
-            Self::Car => misses(car::Car::new(capacity, pages), trace),
-            Self::Balanced => misses(balanced::Balanced::new(capacity, pages), trace),
             Self::Belady => misses(belady::Belady::new(capacity, trace), trace),
+            _ => self.with(capacity, trace.footprint(), trace),
         }
+    }
+}
+
+/// Work with a cache of any algorithm.
+pub trait Work {
+    /// Its result.
+    type Output;
+
+    /// Does it, with an empty cache.
+    fn run(self, cache: impl Replacement) -> Self::Output;
+}
+
+impl Work for &AccessTrace {
+    type Output = u64;
+
+    fn run(self, cache: impl Replacement) -> u64 {
+        misses(cache, self)
     }
 }
 
