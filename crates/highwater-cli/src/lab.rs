@@ -15,6 +15,7 @@ use indicatif::HumanCount;
 use crate::Exit;
 use crate::limits::{self, with_remedy};
 use crate::output::{complain, print, with_causes};
+use crate::replay::RUNS_MAX;
 use crate::report;
 use crate::report::lab::Entry;
 use crate::signals::Signals;
@@ -47,6 +48,8 @@ Examples:
       every policy with every scale, drain and back end, with 1, 2 and 18 tenants
   highwater lab rss-hop --report rss-hop.html
       also one HTML file: published figures beside ours
+  highwater lab rss-cost --runs 5 --report rss-cost.html
+      medians of five runs, with error bars
   highwater lab all --quick
       a smaller run of each
   highwater lab rmap-read --judge counts
@@ -79,6 +82,12 @@ pub(crate) struct LabArguments {
     /// Do less of the same, for a first look
     #[arg(long)]
     quick: bool,
+
+    /// Run each experiment N times: a report shows medians with error bars, and `highwater compare`
+    /// knows what is noise
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=RUNS_MAX))]
+    runs: u32,
 
     /// Also run real threads that touch real pages, for the experiments that can
     #[arg(long)]
@@ -161,7 +170,10 @@ pub(crate) fn run(arguments: &LabArguments) -> Exit {
     };
     let mut exit = Exit::Fine;
     let mut entries = Vec::new();
-    for (index, experiment) in chosen.into_iter().enumerate() {
+    let runs = chosen
+        .into_iter()
+        .flat_map(|experiment| (0..arguments.runs).map(move |_| experiment));
+    for (index, experiment) in runs.enumerate() {
         if index > 0 && !arguments.json {
             // If this fails, so does all further output.
             let _ = print(format_args!("\n"));

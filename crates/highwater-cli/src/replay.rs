@@ -37,7 +37,7 @@ const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
 const STANDARD_INPUT: &str = "-";
 
 /// Largest number of repeated runs. Chosen: more tell no more about noise.
-const RUNS_MAX: i64 = 100;
+pub(crate) const RUNS_MAX: i64 = 100;
 
 /// Tenants whose curves a report shows: the first ones. Chosen: each takes a mebibyte.
 const CURVES_MAX: usize = 8;

@@ -512,16 +512,34 @@ fn rmap_experiments_hold() {
 }
 
 /// Goal: the table of every experiment fits 80 columns, begins with its conclusion and ends with
-/// its checks; all columns are there with `--wide`. Method: a quick run of each on a small machine.
+/// its checks; all columns are there with `--wide`; the report of all of them keeps its bound, and
+/// has a section for each. Method: a quick run of all on a small machine.
 #[test]
 fn tables_fit_80_columns_and_begin_with_the_conclusion() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("all.html");
+    let path = report.to_str().unwrap();
+    let output = run(&[
+        "lab", "all", "--quick", "--judge", "counts", "--report", path,
+    ]);
+    let mut rest = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{rest}");
+    let html = fs::read_to_string(&report).unwrap();
+    assert!(html.len() <= 1 << 20, "{} bytes", html.len());
     let list = text(&run(&["lab", "list", "--json"]).stdout);
-    for line in list.lines() {
-        let experiment: Value = serde_json::from_str(line).unwrap();
-        let name = experiment["experiment"].as_str().unwrap();
-        let output = run(&["lab", name, "--quick", "--judge", "counts"]);
-        let table = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(0), "{name}: {table}");
+    let listed = list
+        .lines()
+        .map(|line| -> Value { serde_json::from_str(line).unwrap() });
+    let names: Vec<String> = listed
+        .map(|experiment| experiment["experiment"].as_str().unwrap().to_owned())
+        .collect();
+    for (at, name) in names.iter().enumerate() {
+        let next = names.get(at + 1).map(|next| format!("\n\n{next} ("));
+        let end = next.map_or(rest.len(), |next| rest.find(&next).unwrap());
+        let table = rest[..end].trim().to_owned();
+        rest = rest.split_off(end);
+        assert!(table.starts_with(name), "{name}: {table}");
+        assert!(html.contains(&format!("<h2>{name}</h2>")), "{name}");
         for line in table.lines() {
             assert!(line.chars().count() <= 80, "{name}: {line}");
             assert_eq!(line, line.trim_end(), "{name}");

@@ -190,26 +190,37 @@ fn runs_are_compared() {
     assert!(page.contains("Comparison of two runs") && page.contains("<tr class=\"grey\">"));
 }
 
-/// Goal: the lab's report has published figures beside ours, and a note for each.
+/// Goal: the lab's report has published figures beside ours, each with a text alternative; repeated
+/// runs are one section, with an error bar where a figure varies. Method: an experiment that
+/// measures times, once and twice.
 #[test]
 fn the_lab_draws_published_figures_beside_ours() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments = ["lab", "rss-theft", "--quick", "--report", "lab.html"];
-    let out = highwater(dir.path(), &arguments);
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    let html = fs::read_to_string(dir.path().join("lab.html")).unwrap();
-    assert!(html.len() <= 1 << 20);
-    assert!(html.contains("judged checks hold") && html.contains("<caption>Checks</caption>"));
-    let figures = html.matches("<figure>").count();
-    assert!(figures > 0);
-    assert_eq!(
-        figures,
-        html.matches("<svg role=\"img\" aria-label=\"").count()
-    );
+    for runs in ["1", "2"] {
+        let arguments = [
+            "lab", "rss-cost", "--quick", "--judge", "counts", "--runs", runs, "--report", "l.html",
+        ];
+        let out = highwater(dir.path(), &arguments);
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        let html = fs::read_to_string(dir.path().join("l.html")).unwrap();
+        assert!(html.len() <= 1 << 20);
+        let count = |part: &str| html.matches(part).count();
+        assert!(html.contains("judged checks hold") && count("<caption>Checks</caption>") == 1);
+        assert!(count("<figure") > 0, "no figure");
+        assert_eq!(count("<figure"), count("<figure aria-label=\""));
+        let is_repeated = runs == "2";
+        assert_eq!(html.contains("medians of 2 runs"), is_repeated);
+        assert_eq!(count("class=\"bar\"") > 0, is_repeated, "error bars");
+        let title = String::from_utf8(out.stdout).unwrap();
+        assert_eq!(
+            title.matches("rss-cost (").count(),
+            if is_repeated { 2 } else { 1 }
+        );
+    }
 }
 
 /// Goal: each bad path or file is an error of status 2 that names it. Method: one of each.

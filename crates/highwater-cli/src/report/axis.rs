@@ -40,17 +40,6 @@ impl Axis {
         }
     }
 
-    /// A linear axis with exactly these ends.
-    pub(crate) fn between(name: &str, unit: Unit, [low, high]: [f64; 2]) -> Self {
-        Self {
-            name: name.to_owned(),
-            unit,
-            scale: Scale::Linear,
-            low,
-            high,
-        }
-    }
-
     /// A logarithmic axis over the positive values.
     pub(crate) fn log(name: &str, unit: Unit, values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = extent(values.filter(|value| *value > 0.0));

@@ -1,5 +1,7 @@
 //! The page of the lab: each figure of the experiments, published ones beside ours.
 
+use std::collections::BTreeMap;
+
 use highwater_lab::report::{Measured, Unit};
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
@@ -7,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::Envelope;
 use super::axis::{Axis, Scale};
-use super::figure::{Figure, Point, Series, Shape};
-use super::page::{Mood, Page, grid};
+use super::page::{Mood, Page};
+use super::rows::{self, Rows};
 use super::table::{Cell, Line, table};
 
 /// Figures that are drawn for an experiment; the tables hold all of them. Chosen: two screens.
@@ -53,6 +55,9 @@ struct Machine {
 struct Ran {
     outcome: Outcome,
     conclusion: Option<String>,
+    /// Number of runs whose outcomes were merged into this one.
+    #[serde(skip)]
+    others: usize,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +78,9 @@ struct Row {
     source: String,
     #[serde(flatten)]
     figures: Map<String, Value>,
+    /// The least and the greatest value of a figure in repeated runs.
+    #[serde(skip)]
+    ranges: BTreeMap<String, [f64; 2]>,
 }
 
 #[derive(Deserialize)]
@@ -92,7 +100,8 @@ struct Check {
 ///
 /// When a part of the data is missing.
 pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
-    let data = Data::deserialize(&envelope.data)?;
+    let mut data = Data::deserialize(&envelope.data)?;
+    data.experiments = merged(data.experiments);
     let outcomes = || data.experiments.iter().map(|ran| &ran.outcome);
     let passed = outcomes().filter(|outcome| outcome.pass).count();
     let judged = || {
@@ -184,7 +193,7 @@ fn section(ran: &Ran) -> (String, Markup) {
             parts.push(&row.part);
         }
     }
-    let mut figures: Vec<Figure> = parts
+    let mut figures: Vec<Rows> = parts
         .iter()
         .flat_map(|part| beside(outcome, part))
         .collect();
@@ -195,7 +204,15 @@ fn section(ran: &Ran) -> (String, Markup) {
         .filter(|(name, _)| name.starts_with("note_"));
     let content = html! {
         @if let Some(conclusion) = &ran.conclusion { p { (conclusion) "." } }
-        @if !figures.is_empty() { (grid(&figures)) }
+        @if ran.others > 0 {
+            p {
+                "Figures of this run are medians of " (ran.others + 1) " runs; bars reach from the "
+                "least to the greatest. A check holds if it does in each run."
+            }
+        }
+        @if !figures.is_empty() {
+            div class="grid" { @for figure in &figures { (figure.markup()) } }
+        }
         @for part in &parts { (rows(outcome, part)) }
         (checks(outcome))
         @for (_, note) in notes { @if let Some(note) = note.as_str() { p { (note) } } }
@@ -203,9 +220,61 @@ fn section(ran: &Ran) -> (String, Markup) {
     (outcome.experiment.clone(), content)
 }
 
-/// Returns a figure for each name of a part that has published values: a point for each variant,
-/// and an error bar where the row says how far apart its values lie.
-fn beside(outcome: &Outcome, part: &str) -> Vec<Figure> {
+/// Merges repeated runs of an experiment: figures are medians with their ranges, and a check holds
+/// if it does in each run. The runs of a report are of one command, so that the name tells them.
+fn merged(experiments: Vec<Ran>) -> Vec<Ran> {
+    let mut groups: Vec<Vec<Ran>> = Vec::new();
+    for ran in experiments {
+        let is_same = |group: &&mut Vec<Ran>| {
+            let mut known = group.iter().map(|known| &known.outcome.experiment);
+            known.any(|known| *known == ran.outcome.experiment)
+        };
+        match groups.iter_mut().find(is_same) {
+            Some(group) => group.push(ran),
+            None => groups.push(vec![ran]),
+        }
+    }
+    groups.into_iter().filter_map(merge).collect()
+}
+
+fn merge(runs: Vec<Ran>) -> Option<Ran> {
+    let mut runs = runs.into_iter();
+    let mut first = runs.next()?;
+    let others: Vec<Outcome> = runs.map(|ran| ran.outcome).collect();
+    first.others = others.len();
+    let outcome = &mut first.outcome;
+    outcome.pass &= others.iter().all(|other| other.pass);
+    for row in &mut outcome.rows {
+        let is_same = |other: &&Row| (&other.part, &other.variant) == (&row.part, &row.variant);
+        let others: Vec<&Row> = (others.iter())
+            .filter_map(|outcome| outcome.rows.iter().find(is_same))
+            .collect();
+        for (name, value) in &mut row.figures {
+            let numbers = (others.iter()).filter_map(|other| other.figures.get(name)?.as_f64());
+            let mut values: Vec<f64> = value.as_f64().into_iter().chain(numbers).collect();
+            values.sort_by(f64::total_cmp);
+            if let [low, .., high] = values[..] {
+                row.ranges.insert(name.clone(), [low, high]);
+                *value = values[(values.len() - 1) / 2].into();
+            }
+        }
+    }
+    for check in &mut outcome.checks {
+        let same = |other: &&Check| other.name == check.name;
+        let others = others
+            .iter()
+            .filter_map(|outcome| outcome.checks.iter().find(same));
+        if let Some(failed) = others.into_iter().find(|other| check.pass && !other.pass) {
+            (check.pass, check.got) = (false, failed.got.clone());
+            check.measured.clone_from(&failed.measured);
+        }
+    }
+    Some(first)
+}
+
+/// Returns a figure for each name of a part that has published values: a row for each variant,
+/// with a bar where the values of repeated runs are known, or the row says how far apart they lie.
+fn beside(outcome: &Outcome, part: &str) -> Vec<Rows> {
     let of_part = |row: &&Row| row.part == part;
     let published: Vec<&Row> = outcome.published.iter().filter(of_part).collect();
     let ours: Vec<&Row> = outcome.rows.iter().filter(of_part).collect();
@@ -226,54 +295,39 @@ fn beside(outcome: &Outcome, part: &str) -> Vec<Figure> {
         .collect()
 }
 
-fn one(part: &str, name: &str, published: &[&Row], ours: &[&Row]) -> Figure {
+fn one(part: &str, name: &str, published: &[&Row], ours: &[&Row]) -> Rows {
     let (unit, stem) = Unit::of(name);
-    let mut at = 0.0;
-    let mut said = Vec::new();
-    let mut series = Vec::new();
-    let sources = [("published", 1, published), ("this run", 0, ours)];
-    for (source, colour, rows) in sources {
-        let mut drawn = Series::new(source, Shape::Points, colour, []);
+    let mut drawn = Vec::new();
+    for (colour, rows) in [(1, published), (0, ours)] {
         for row in rows {
-            let Some(y) = row.figures.get(name).and_then(Value::as_f64) else {
-                continue;
-            };
-            at += 1.0;
-            said.push(format!(
-                "{at}. {} ({}) {}",
-                row.variant,
-                row.source,
-                unit.shown(y)
-            ));
-            drawn.points.push(Point {
-                x: at,
-                y,
-                interval: interval(row, stem, unit, y),
-            });
+            if let Some(value) = row.figures.get(name).and_then(Value::as_f64) {
+                let range = row.ranges.get(name).copied();
+                drawn.push(rows::Row {
+                    name: row.variant.clone(),
+                    source: row.source.clone(),
+                    colour,
+                    value,
+                    shown: unit.shown(value),
+                    range: range.or_else(|| interval(row, stem, unit, value)),
+                });
+            }
         }
-        series.push(drawn);
     }
-    let values = || series.iter().flat_map(Series::ys);
+    let values = || drawn.iter().flat_map(rows::Row::values);
     let (low, high) = values().fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
         (low.min(value), high.max(value))
     });
-    let y = match low > 0.0 && high / low > 30.0 {
-        true => Axis::log(&stem.replace('_', " "), unit, values()),
-        false => Axis::linear(&stem.replace('_', " "), unit, values()),
+    let stem = stem.replace('_', " ");
+    let axis = match low > 0.0 && high / low > 30.0 {
+        true => Axis::log(&stem, unit, values()),
+        false => Axis::linear(&stem, unit, values()),
     };
-    let scale = if y.scale == Scale::Log {
-        " The vertical axis is logarithmic."
-    } else {
-        ""
-    };
-    Figure {
-        title: format!("{}: {part}", stem.replace('_', " ")),
-        alternative: format!("{}: {}.", stem.replace('_', " "), said.join("; ")),
-        x: Axis::between("number of the variant below", Unit::Plain, [0.0, at + 1.0]),
-        y,
-        series,
-        mark: None,
-        note: Some(format!("{}.{scale}", said.join("; "))),
+    let note = (axis.scale == Scale::Log).then(|| "The axis is logarithmic.".to_owned());
+    Rows {
+        title: format!("{stem}: {part}"),
+        axis,
+        rows: drawn,
+        note,
     }
 }
 

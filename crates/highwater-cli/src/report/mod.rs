@@ -23,6 +23,7 @@ pub(crate) mod leaves;
 mod page;
 mod recorded;
 pub(crate) mod replay;
+mod rows;
 mod table;
 
 use std::fs;
