@@ -13,9 +13,10 @@ use crate::units::{Bytes, GroupId};
 ///
 /// # Cost
 ///
-/// For each group: two cache lines for each CPU that has charged to it, and their addresses. Those
-/// of the first 16 CPUs are part of the group. Once a further one has charged, the others take half
-/// a byte for each CPU of the machine, and 128 bytes for each 16 CPUs of which one has charged.
+/// For each group: two cache lines for each CPU that has charged to it, and their addresses. The
+/// lines of the CPU that charges first, and the addresses of CPUs 0 to 15, are part of the group.
+/// Once a further one has charged, the others take half a byte for each CPU of the machine, and 128
+/// bytes for each 16 CPUs of which one has charged.
 /// Later groups reuse all of it.
 #[derive(Clone, Debug)]
 pub struct GroupTree {

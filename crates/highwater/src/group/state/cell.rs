@@ -22,6 +22,7 @@
 //!   two readings are microseconds apart, and that many steps take seconds.
 
 use crate::percpu::{Gated, Gates, Open};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::GroupId;
 #[cfg(not(loom))]
 use crate::units::PAGE_BYTES;
@@ -248,9 +249,13 @@ pub(in crate::group) struct Words {
     pub(in crate::group) chain: Cell,
     /// Tokens that are reserved on the group alone.
     pub(in crate::group) own: Cell,
-    /// The number of these words.
-    index: usize,
+    /// The number of these words. Written by: threads that give them to a CPU. Read by: users of
+    /// the words. Publishes: nothing; it is published with the words.
+    index: AtomicU64,
 }
+
+/// The number of words that no CPU has yet.
+const NOBODY: u64 = u64::MAX;
 
 impl Words {
     /// Returns the words of CPU number `index` of a group, retired.
@@ -258,14 +263,37 @@ impl Words {
         Self {
             chain: Cell::new(gates, index),
             own: Cell::new(gates, index),
-            index,
+            index: AtomicU64::new(index as u64),
         }
+    }
+
+    /// Returns words, retired, that are yet to be given to a CPU.
+    pub(in crate::group) fn to_give(gates: Gates) -> Self {
+        Self {
+            chain: Cell(gates.word_to_give(RETIRED)),
+            own: Cell(gates.word_to_give(RETIRED)),
+            index: AtomicU64::new(NOBODY),
+        }
+    }
+
+    /// Gives the words to CPU number `index`, before they are published. Several threads may, for
+    /// the same CPU.
+    pub(in crate::group) fn give(&self, index: usize) {
+        self.chain.0.give(index);
+        self.own.0.give(index);
+        // Relaxed: the caller publishes the words.
+        self.index.store(index as u64, Ordering::Relaxed);
     }
 
     /// Returns the number of these words.
     #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it was made from a `usize`"
+    )]
     pub(in crate::group) fn index(&self) -> usize {
-        self.index
+        // Relaxed: it does not change once the words are published.
+        self.index.load(Ordering::Relaxed) as usize
     }
 
     /// Returns the word in which an operation that takes no tokens is marked: a live one if there

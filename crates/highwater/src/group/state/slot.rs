@@ -4,6 +4,12 @@
 //! group allocates no token words and a charge needs no reference count that other CPUs write. An
 //! id is looked up without a lock, by two loads.
 //!
+//! The words of the CPU that charges first are in the slot itself, beside what a charge reads of
+//! it: most groups are short-lived and used on one CPU, and with many of them in turn each address
+//! to follow is a cache miss. They are given to that CPU once (*claimed*): a compare-and-exchange
+//! decides which CPU gets them, then any thread of that CPU prepares and publishes them, so that
+//! none waits for another. Later groups of the slot find them given.
+//!
 //! Why reuse is safe:
 //! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
 //!   the number it was made for.
@@ -53,8 +59,12 @@ pub(in crate::group) struct Slot {
     parent: AtomicU32,
     /// Its own. Never changes.
     id: GroupId,
-    /// Token words by number, that is by CPU, and the extra ones. Allocated when their CPU first
-    /// charges, and kept for later groups.
+    /// The number of `first_words`; [`CLAIMED`] besides while they are prepared; or [`NO_WORDS`].
+    /// Written by: threads that claim and publish them. Read by: users of words. Publishes: that
+    /// they are given to that CPU.
+    first: AtomicU64,
+    /// Token words by number, that is by CPU, and the extra ones, other than the first. Allocated
+    /// when their CPU first charges, and kept for later groups.
     cells: Blocks<Words, 16>,
     /// How the words are stepped, and how many there are.
     gates: Gates,
@@ -73,11 +83,19 @@ pub(in crate::group) struct Slot {
     /// Highest number that `holders` had. Written and read as `holders`.
     holders_peak: AtomicU64,
     pub(in crate::group) ledger: CachePadded<Ledger>,
+    /// The words of the CPU that charged here first.
+    first_words: Words,
 }
+
+/// Stands for "of no CPU" in [`Slot::first`]. No number of words has more than 32 bits, also not
+/// that of a thread which is not registered.
+const NO_WORDS: u64 = u64::MAX;
+/// Set in [`Slot::first`] until the words are published.
+const CLAIMED: u64 = 1 << 32;
 
 // The addresses of the words of the first CPUs share a line with the incarnation.
 #[cfg(not(loom))]
-const _: () = assert!(align_of::<Slot>() >= 128 && std::mem::offset_of!(Slot, cells) <= 16);
+const _: () = assert!(align_of::<Slot>() >= 128 && std::mem::offset_of!(Slot, cells) <= 24);
 
 impl Slot {
     fn new(id: GroupId, gates: Gates) -> Self {
@@ -92,6 +110,8 @@ impl Slot {
             gates,
             touched: AtomicU64::new(0),
             run_shift: words_of_bit.ilog2(),
+            first: AtomicU64::new(NO_WORDS),
+            first_words: Words::to_give(gates),
             cells: Blocks::none(gates.nr_words()),
             meta: RwLock::new(&META, None),
         }
@@ -162,26 +182,73 @@ impl Slot {
         self.touched_words().all(is_still) && self.ledger.balance().reserved == 0
     }
 
-    /// Returns the words of number `index`, allocated on first use. Passes look only at words
-    /// reported to [`touch`](Self::touch).
+    /// Returns the words of number `index`, made on first use. Passes look only at words reported
+    /// to [`touch`](Self::touch).
     #[inline]
     pub(in crate::group) fn words(&self, index: usize) -> &Words {
-        match self.cells.get(index) {
+        match self.find_words(index) {
             Some(words) => words,
             None => self.make_words(index),
         }
     }
 
-    /// Returns the words of number `index`, if they were allocated.
+    /// Returns the words of number `index`, if they were made.
     #[inline]
     pub(in crate::group) fn find_words(&self, index: usize) -> Option<&Words> {
+        if self.first() == index as u64 {
+            return Some(&self.first_words);
+        }
         self.cells.get(index)
     }
 
+    /// Makes the words of number `index`: the first of all are in the slot.
     #[cold]
     fn make_words(&self, index: usize) -> &Words {
+        if self.claim_first(index) {
+            self.first_words.give(index);
+            // Pairs with `first`. Threads of one CPU may come here together, and do the same.
+            self.first.store(index as u64, Ordering::SeqCst);
+            return &self.first_words;
+        }
         let make = || Words::new(self.gates, index);
         self.cells.get_or_make(index, make)
+    }
+
+    /// Claims the first words for words number `index`; returns whether they are claimed for it.
+    /// Once they are not free, they are claimed for the same for ever; so of a number there are
+    /// words in one place alone.
+    fn claim_first(&self, index: usize) -> bool {
+        if self.gates.extra() == Some(index) {
+            return false;
+        }
+        assert!(index < self.gates.nr_words(), "there is no CPU {index}");
+        let claimed = CLAIMED | index as u64;
+        // Pairs with itself, and with the store that publishes. SeqCst for uniformity.
+        let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+        let before = self
+            .first
+            .compare_exchange(NO_WORDS, claimed, success, failure);
+        match before {
+            Ok(_) => true,
+            Err(seen) => seen & !CLAIMED == index as u64,
+        }
+    }
+
+    #[inline]
+    fn first(&self) -> u64 {
+        // Pairs with the store in `make_words`: the words are given to their CPU. SeqCst: it comes
+        // after `touched` in the order of the token words; acquire would do.
+        self.first.load(Ordering::SeqCst)
+    }
+
+    /// Returns the first words with their number, if they were published.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it was made from a `usize`"
+    )]
+    fn first_words(&self) -> Option<(usize, &Words)> {
+        let first = self.first();
+        (first & CLAIMED == 0).then_some((first as usize, &self.first_words))
     }
 
     /// Returns the number of the words that `actor` steps.
@@ -213,7 +280,13 @@ impl Slot {
             count += 1;
             visit(words);
         };
-        self.cells.each_of(self.touched(), self.run_shift, counted);
+        let touched = self.touched();
+        if let Some((index, words)) = self.first_words()
+            && touched & 1 << (index >> self.run_shift) != 0
+        {
+            counted(words);
+        }
+        self.cells.each_of(touched, self.run_shift, counted);
         count
     }
 
@@ -249,9 +322,9 @@ impl Slot {
         self.touched.load(Ordering::SeqCst)
     }
 
-    /// Returns all words that were allocated, with their numbers.
+    /// Returns all words that were made, with their numbers.
     pub(in crate::group) fn all_words(&self) -> impl Iterator<Item = (usize, &Words)> {
-        self.cells.iter()
+        self.first_words().into_iter().chain(self.cells.iter())
     }
 
     pub(in crate::group) fn holders(&self) -> u64 {
@@ -352,5 +425,42 @@ mod tests {
             }
         }
         assert!(place(u32::MAX as usize - 64).0 <= NR_CHUNKS);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom {
+    use super::super::cell::Word;
+    use super::*;
+    use crate::percpu::Regime;
+    use crate::sync::thread;
+
+    // Goal: of each number there are words in one place alone, in any order of threads, and a pass
+    // sees what was parked there. Method: two threads of one CPU and one of another make their
+    // words, live, and park a byte each.
+    #[test]
+    fn words_of_a_cpu_are_in_one_place() {
+        ::loom::model(|| {
+            let slot = Arc::new(Slot::new(GroupId(0), Gates::new(Regime::Atomic, 2)));
+            let park = |slot: &Slot, index| {
+                let words = slot.words(index);
+                slot.touch(index);
+                let _is_first = words.own.update(Word::enlisted).is_ok();
+                let parked = words.own.update(|word| word.parked_whole(1));
+                assert!(parked.is_ok(), "there is room");
+                std::ptr::from_ref(words).addr()
+            };
+            let others = [0, 1].map(|index| {
+                let slot = Arc::clone(&slot);
+                thread::spawn(move || park(&slot, index))
+            });
+            let mine = park(&slot, 0);
+            let [same, other] = others.map(|other| other.join().expect("the model's thread ends"));
+            assert_eq!(mine, same);
+            assert_ne!(mine, other);
+            let mut tokens = 0;
+            let seen = slot.each_touched(|words| tokens += words.own.load().tokens());
+            assert_eq!((seen, tokens, slot.all_words().count()), (2, 3, 2));
+        });
     }
 }

@@ -128,3 +128,40 @@ fn a_fenced_step_is_not_missed() {
         assert!(seen == 1 || told == 1, "both missed");
     });
 }
+
+// Goal: a word that two threads of one CPU give to that CPU takes turns like any other. Method:
+// each gives it and steps it; a third thread, from afar, takes from it once it was published.
+#[test]
+fn a_word_is_given_once() {
+    for first in [C0, C1] {
+        model(move || {
+            let word = Gates::new(Regime::Restartable, 2).word_to_give(0);
+            let shared = Arc::new((word, AtomicU64::new(0)));
+            let give = |shared: &(Gated, AtomicU64)| {
+                run_on(C0);
+                shared.0.give(0);
+                // Pairs with the load below; publishes the word.
+                shared.1.store(1, Ordering::SeqCst);
+                put(&shared.0, C0)
+            };
+            let take = |shared: &(Gated, AtomicU64)| match shared.1.load(Ordering::SeqCst) {
+                0 => 0,
+                _ => take(&shared.0, C1),
+            };
+            let (one, two) = (Arc::clone(&shared), Arc::clone(&shared));
+            let one = thread::spawn(move || give(&one));
+            let two = thread::spawn(move || match first {
+                C0 => take(&two),
+                _ => give(&two),
+            });
+            let mine = if first == C0 {
+                give(&shared)
+            } else {
+                take(&shared)
+            };
+            let others = [one, two].map(|other| other.join().expect("the model's thread ends"));
+            let word = i64::try_from(shared.0.load()).expect("a small number");
+            assert_eq!(word, mine + others.iter().sum::<i64>());
+        });
+    }
+}

@@ -81,7 +81,8 @@ pub(crate) struct Gated {
     /// thread, by compare-and-exchange. Read by: any thread. Publishes: as its user states.
     word: AtomicU64,
     /// The CPU, and above it the number of threads that have the gate up. Written by: threads that
-    /// raise and lower it. Read by: sequences. Publishes: the steps made while it was up.
+    /// give the word to its CPU, and that raise and lower the gate. Read by: sequences. Publishes:
+    /// the steps made while it was up.
     station: AtomicU64,
     /// Some if the word belongs to a CPU.
     area: Option<Area>,
@@ -154,6 +155,16 @@ impl Gates {
         }
     }
 
+    /// Returns a word of an object that holds `value` and is yet to be given to a CPU by
+    /// [`Gated::give`]; nothing steps it before.
+    pub(crate) fn word_to_give(self, value: u64) -> Gated {
+        Gated {
+            word: AtomicU64::new(value),
+            station: AtomicU64::new(NO_CPU.into()),
+            area: self.sequences.area(),
+        }
+    }
+
     /// Adds `delta` to the word of the CPU that the thread runs on, if that is among `words`, its
     /// gate is down and nothing interrupts: one plain instruction. Returns whether it was added.
     /// The words are numbered from 0.
@@ -178,6 +189,21 @@ impl Gates {
 }
 
 impl Gated {
+    /// Gives a word to CPU number `index`, which is not the extra one. Its user steps it only after
+    /// that, and gives it to one CPU alone: again has no effect.
+    pub(crate) fn give(&self, index: usize) {
+        // Relaxed: published by the user, before the first step.
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        let given = self
+            .station
+            .compare_exchange(NO_CPU.into(), index as u64, success, failure);
+        let is_its = |station| lower_half(station) as usize == index;
+        debug_assert!(
+            given.is_ok() || given.is_err_and(is_its),
+            "a word was given to two CPUs"
+        );
+    }
+
     /// Returns the value. Loads of several words by one thread are in program order.
     #[inline]
     pub(crate) fn load(&self) -> u64 {
@@ -299,11 +325,10 @@ impl Gated {
 
     /// Returns the CPU that the word belongs to, and its sequences.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     fn owner(&self) -> Option<(Area, CpuId)> {
-        // Relaxed: this half of the station never changes.
+        // Relaxed: this half of the station does not change once the word is stepped.
         let station = self.station.load(Ordering::Relaxed);
-        self.area.map(|area| (area, CpuId(station as u32)))
+        self.area.map(|area| (area, CpuId(lower_half(station))))
     }
 
     fn raise(&self) {
@@ -318,6 +343,12 @@ impl Gated {
         let before = self.station.fetch_sub(ONE_GATE, Ordering::SeqCst);
         debug_assert!(before >= ONE_GATE, "a gate was lowered twice");
     }
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+const fn lower_half(station: u64) -> u32 {
+    station as u32
 }
 
 /// Words whose gates are up, until this is dropped.
