@@ -245,7 +245,7 @@ fn judge(setup: &Setup, of: Use, all: &[Made], checks: &mut Vec<Check>) {
     if of.nr_cpus > 1 {
         return;
     }
-    for (name, bytes_max, ns_max) in [(OURS, 1024.0, 200.0), (GROUP, 1280.0, 800.0)] {
+    for (name, bytes_max, ns_max) in [(OURS, 1024.0, 200.0), (GROUP, 1024.0, 800.0)] {
         if let Some(bytes) = made(name).kept.bytes {
             let subject = check(&format!("{name}: bytes"));
             checks.push(subject.at_most(bytes, bytes_max, Unit::Bytes));
