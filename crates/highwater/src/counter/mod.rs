@@ -138,7 +138,7 @@ pub(crate) use layout::Layout;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use peak::Peak;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use set::{CounterSet, Residue};
+pub(crate) use set::CounterSet;
 
 /// Default batch of a tree: of events that all go one way, every 32nd carries.
 ///
@@ -317,14 +317,6 @@ impl CounterTree {
         accuracy.widened(in_hand).around(root)
     }
 
-    /// Like [`approximate_sum`](Self::approximate_sum), for a count that is known not to be
-    /// negative: value and interval are clamped at zero.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn approximate_sum_positive(&self) -> Estimate<u64> {
-        self.approximate_sum().positive()
-    }
-
     /// Returns the sum over the words of all CPUs.
     ///
     /// # Accuracy
@@ -356,14 +348,6 @@ impl CounterTree {
         self.trees.precise_sum(ONLY)
     }
 
-    /// Like [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: a
-    /// negative result of a walk among updates is clamped to zero.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn precise_sum_positive(&self) -> u64 {
-        positive(self.precise_sum())
-    }
-
     /// Returns the error bounds of the approximate sum at rest, given which CPUs have added so far:
     /// zero at first, and never more than [`accuracy_max`](Self::accuracy_max).
     ///
@@ -384,17 +368,6 @@ impl CounterTree {
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn accuracy_max(&self) -> Accuracy {
         self.trees.layout.accuracy_max()
-    }
-
-    /// Returns the number of CPUs that ever added; threads without rseq count as one.
-    ///
-    /// # Cost
-    ///
-    /// Loads a word for each 64 CPUs.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn nr_touched(&self) -> usize {
-        self.trees.cells.touched(ONLY).count()
     }
 
     /// Returns the error bounds of the approximate sum while up to `updates` updates, each with a
@@ -439,17 +412,6 @@ impl CounterTree {
         self.approximate_sum().compare_value(value)
     }
 
-    /// Compares two sums, as far as the approximate ones can tell.
-    ///
-    /// # Cost
-    ///
-    /// Two loads. O(1).
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn approximate_cmp(&self, other: &Self) -> Comparison {
-        self.approximate_sum().compare(&other.approximate_sum())
-    }
-
     /// Compares the sum with `value`; walks the CPUs only if the approximate sum cannot tell.
     ///
     /// # Accuracy
@@ -473,26 +435,11 @@ impl CounterTree {
     /// ```
     #[must_use]
     pub fn precise_cmp_value(&self, value: i64) -> cmp::Ordering {
-        precise_order_value((self.approximate_sum(), &|| self.precise_sum()), value)
-    }
-
-    /// Compares two sums; walks the CPUs only as far as the approximate sums cannot tell: first
-    /// those of the counter with the wider interval, then if needed those of the other.
-    ///
-    /// # Accuracy
-    ///
-    /// Exact at rest; otherwise as the reads that decided it.
-    ///
-    /// # Cost
-    ///
-    /// Two loads if the sums are further apart than both accuracies, otherwise O(CPUs).
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn precise_cmp(&self, other: &Self) -> cmp::Ordering {
-        precise_order(
-            (self.approximate_sum(), &|| self.precise_sum()),
-            (other.approximate_sum(), &|| other.precise_sum()),
-        )
+        match self.approximate_cmp_value(value) {
+            Comparison::Less => cmp::Ordering::Less,
+            Comparison::Greater => cmp::Ordering::Greater,
+            Comparison::WithinAccuracy => self.precise_sum().cmp(&value),
+        }
     }
 
     /// Returns how the per-CPU words are written.
@@ -523,41 +470,6 @@ impl CounterTree {
     pub(crate) fn check_invariants(&self) {
         self.trees.check_invariants(ONLY);
     }
-}
-
-/// Returns the ordering, if the comparison found one.
-fn decided(comparison: Comparison) -> Option<cmp::Ordering> {
-    match comparison {
-        Comparison::Less => Some(cmp::Ordering::Less),
-        Comparison::Greater => Some(cmp::Ordering::Greater),
-        Comparison::WithinAccuracy => None,
-    }
-}
-
-/// A sum: its interval, and a function that returns it exactly.
-type Sum<'a> = (Estimate<i64>, &'a dyn Fn() -> i64);
-
-/// Returns the order of two sums. Only where the intervals overlap is one read exactly, the one of
-/// the wider interval, and the other only if that does not decide.
-fn precise_order(mine: Sum<'_>, theirs: Sum<'_>) -> cmp::Ordering {
-    let width = |sum: &Sum<'_>| sum.0.high.saturating_sub(sum.0.low);
-    decided(mine.0.compare(&theirs.0)).unwrap_or_else(|| {
-        if width(&theirs) > width(&mine) {
-            precise_order_value(mine, (theirs.1)())
-        } else {
-            precise_order_value(theirs, (mine.1)()).reverse()
-        }
-    })
-}
-
-/// Returns the order of a sum and a value.
-fn precise_order_value(sum: Sum<'_>, value: i64) -> cmp::Ordering {
-    decided(sum.0.compare_value(value)).unwrap_or_else(|| (sum.1)().cmp(&value))
-}
-
-/// Returns `value`, or zero where it is negative.
-fn positive(value: i64) -> u64 {
-    u64::try_from(value).unwrap_or(0)
 }
 
 impl fmt::Debug for CounterTree {

@@ -29,15 +29,14 @@
 //! Deviation: the single writer is a CPU, not a thread; and the local word is left where it is
 //! instead of being transferred, so no transfer can fail.
 
-use std::cmp;
 use std::fmt;
 
 use super::trees::{CounterTrees, MEMBERS_MAX};
-use super::{Accuracy, Climb, Layout, positive, precise_order, precise_order_value};
+use super::{Accuracy, Climb, Layout};
 use crate::percpu::{Home, Published};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use crate::units::{Comparison, CpuId, Estimate};
+use crate::units::{CpuId, Estimate};
 
 /// `N` counters, at most 4, of an object used by few or many CPUs.
 ///
@@ -216,17 +215,6 @@ impl<const N: usize> CounterSet<N> {
         accuracy.around(sum)
     }
 
-    /// Like [`approximate_sum`](Self::approximate_sum), for a count that is known not to be
-    /// negative.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such member.
-    #[must_use]
-    pub fn approximate_sum_positive(&self, member: usize) -> Estimate<u64> {
-        self.approximate_sum(member).positive()
-    }
-
     /// Returns the sum over all CPUs that ever added.
     ///
     /// # Accuracy
@@ -267,54 +255,6 @@ impl<const N: usize> CounterSet<N> {
         })
     }
 
-    /// Like [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: a
-    /// negative result of a walk among updates is clamped to zero.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such member.
-    #[must_use]
-    pub fn precise_sum_positive(&self, member: usize) -> u64 {
-        positive(self.precise_sum(member))
-    }
-
-    /// Compares a member's sum with `value`, as far as the approximate sum can tell.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such member.
-    #[must_use]
-    pub fn approximate_cmp_value(&self, member: usize, value: i64) -> Comparison {
-        self.approximate_sum(member).compare_value(value)
-    }
-
-    /// Compares a member's sum with `value`, and visits CPUs only if the approximate sum cannot
-    /// tell.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such member.
-    #[must_use]
-    pub fn precise_cmp_value(&self, member: usize, value: i64) -> cmp::Ordering {
-        let approximate = self.approximate_sum(member);
-        precise_order_value((approximate, &|| self.precise_sum(member)), value)
-    }
-
-    /// Compares the sums of a member of two sets, and visits CPUs only as far as the approximate
-    /// sums cannot tell: those of the wider interval first.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such member.
-    #[must_use]
-    pub fn precise_cmp(&self, member: usize, other: &Self) -> cmp::Ordering {
-        let (mine, theirs) = (self.approximate_sum(member), other.approximate_sum(member));
-        precise_order(
-            (mine, &|| self.precise_sum(member)),
-            (theirs, &|| other.precise_sum(member)),
-        )
-    }
-
     /// Returns the error bounds of the approximate sum at rest, given which CPUs have added so far.
     ///
     /// # Panics
@@ -340,14 +280,6 @@ impl<const N: usize> CounterSet<N> {
     #[must_use]
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
-    }
-
-    /// Returns the remaining sums when everything that was counted should have been uncounted;
-    /// `None` if all are zero.
-    #[must_use]
-    pub fn residue(&self) -> Option<Residue<N>> {
-        let sums = std::array::from_fn(|member| self.precise_sum(member));
-        sums.iter().any(|sum| *sum != 0).then_some(Residue { sums })
     }
 
     /// Checks conservation of every member. For counters at rest.
@@ -392,24 +324,6 @@ impl<const N: usize> fmt::Debug for CounterSet<N> {
             .field("has_cpu_words", &self.has_cpu_words())
             .field("layout", &self.layout)
             .finish_non_exhaustive()
-    }
-}
-
-/// The sums that a set of counters still holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Residue<const N: usize> {
-    /// The precise sum of each member.
-    pub sums: [i64; N],
-}
-
-impl<const N: usize> fmt::Display for Residue<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let left = self.sums.iter().enumerate().filter(|(_, sum)| **sum != 0);
-        for (at, (member, sum)) in left.enumerate() {
-            let comma = if at == 0 { "" } else { ", " };
-            write!(f, "{comma}member {member}: {sum}")?;
-        }
-        Ok(())
     }
 }
 
@@ -528,44 +442,6 @@ mod tests {
             assert!(set.approximate_sum(1).contains(threads * 10_000));
             set.check_invariants();
         }
-    }
-
-    #[test]
-    fn sums_compare_exactly_by_as_few_reads_as_needed() {
-        // Goal: the order is that of the exact sums, and intervals decide as far as they can.
-        // Method: a set of one CPU beside one of many; distances that both, one or no interval can
-        // tell.
-        let (narrow, wide) = (atomic_set(384, u64::MAX), atomic_set(384, u64::MAX));
-        (0..384).for_each(|cpu| _ = wide.at(CpuId(cpu)).add(2, 500));
-        for (distance, told) in [
-            (-100_000, Comparison::Less),
-            (-1, Comparison::WithinAccuracy),
-            (0, Comparison::WithinAccuracy),
-            (1, Comparison::WithinAccuracy),
-            (100_000, Comparison::Greater),
-        ] {
-            narrow
-                .at(CpuId(0))
-                .add(2, 192_000 + distance - narrow.precise_sum(2));
-            assert_eq!(narrow.precise_cmp(2, &wide), distance.cmp(&0));
-            assert_eq!(wide.precise_cmp(2, &narrow), 0.cmp(&distance));
-            let value = 192_000 + distance;
-            assert_eq!(wide.precise_cmp_value(2, value), 0.cmp(&distance));
-            let seen = wide.approximate_cmp_value(2, 192_000 - distance);
-            assert_eq!(seen, told, "{distance}");
-        }
-    }
-
-    #[test]
-    fn what_is_left_is_told_with_numbers() {
-        // Goal: a readable teardown check. Method: nothing left, then two members.
-        let set = atomic_set(4, 1);
-        assert_eq!(set.residue(), None);
-        set.at(CpuId(1)).add(1, 12);
-        set.at(CpuId(2)).add(3, -5);
-        let residue = set.residue().expect("something is left");
-        assert_eq!(residue.sums, [0, 12, 0, -5]);
-        assert_eq!(residue.to_string(), "member 1: 12, member 3: -5");
     }
 
     #[test]

@@ -6,7 +6,6 @@
 use ::loom::model;
 
 use super::*;
-use highwater::counter::Residue;
 use highwater::lab::sync::thread;
 use highwater::units::Estimate;
 
@@ -43,7 +42,7 @@ fn adder(space: &Arc<ActiveSpace>, delta: i64) -> thread::JoinHandle<()> {
     })
 }
 
-fn left(sum: i64) -> Option<Residue<MEMBERS>> {
+fn left(sum: i64) -> Option<Residue> {
     let sums = [0, sum, 0, 0];
     (sum != 0).then_some(Residue { sums })
 }

@@ -96,7 +96,7 @@ use self::spaces::Spaces;
 
 #[cfg(not(loom))]
 pub use self::design::ActiveSpaces;
-pub use self::space::ActiveSpace;
+pub use self::space::{ActiveSpace, Residue};
 
 /// Counters of a space. By convention, and in this order: pages of files, anonymous pages, swap
 /// entries, and pages of shared memory.

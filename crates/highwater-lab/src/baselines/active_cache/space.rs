@@ -16,7 +16,6 @@
 
 use std::fmt;
 
-use highwater::counter::Residue;
 use highwater::lab::sync::{Arc, thread};
 use highwater::units::{CpuId, Estimate};
 
@@ -180,7 +179,7 @@ impl ActiveSpace {
     ///
     /// As [`ActiveCache::offline`], for each CPU on which the space is active still.
     #[must_use]
-    pub fn end(mut self) -> Option<Residue<MEMBERS>> {
+    pub fn end(mut self) -> Option<Residue> {
         self.finish()
     }
 
@@ -198,11 +197,18 @@ impl ActiveSpace {
         self.cache.slots.read(owner, seen.cpus(), || space.sums())
     }
 
-    fn finish(&mut self) -> Option<Residue<MEMBERS>> {
+    fn finish(&mut self) -> Option<Residue> {
         let owner = self.owner.take()?;
         let sums = self.cache.end(owner);
         sums.iter().any(|sum| *sum != 0).then_some(Residue { sums })
     }
+}
+
+/// The sums that an ended space still held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Residue {
+    /// The precise sum of each member.
+    pub sums: [i64; MEMBERS],
 }
 
 fn sum_of(sums: [i64; MEMBERS], members: &[usize]) -> i64 {
