@@ -22,7 +22,7 @@ mod made_traces;
 use std::collections::HashSet;
 
 use highwater::lab::reclaim::policy::{Balanced, EvictionPolicy};
-use highwater_lab::models::{AccessTrace, Algorithm, Bounded, Decided, misses};
+use highwater_lab::models::{AccessTrace, Algorithm, Decided, misses};
 use made_traces::{FAMILIES, Family, UNMARKED, made};
 
 /// Bounds in percent of LRU's misses: the general one, and in a small cache.
@@ -123,7 +123,7 @@ fn a_load_that_marks_do_not_tell_apart_keeps_its_own_bound() {
 }
 
 // Goal: walks tell apart what marks alone do not, so that one bound holds on every family, and on
-// average the cache misses no more than S3-FIFO. Method: the model `Bounded`, the exceptions
+// average the cache misses no more than S3-FIFO. Method: the model *bounded*, the exceptions
 // included.
 #[test]
 fn an_account_of_lru_bounds_every_family() {
@@ -132,7 +132,7 @@ fn an_account_of_lru_bounds_every_family() {
     for capacity in [128, 512, 2048] {
         let mut sums = [0.0; 2];
         for (name, trace, lru) in traces(&families, capacity) {
-            let bounded = more(misses(Bounded::new(&trace, capacity), &trace), lru);
+            let bounded = more(Algorithm::Bounded.misses(&trace, capacity), lru);
             sums[0] += bounded;
             sums[1] += more(Algorithm::S3Fifo.misses(&trace, capacity), lru);
             if bounded > ACCOUNTED_WORSE_MAX / 2.0 {
@@ -146,7 +146,7 @@ fn an_account_of_lru_bounds_every_family() {
 
 // Goal: credit that was earned is not lost at once to a load that reads every page that was given
 // up. Method: popular pages beside pages that are read once, and now and then all pages that LRU
-// has, the oldest first, so that it hits each; the model `Bounded`.
+// has, the oldest first, so that it hits each; the model *bounded*.
 #[test]
 fn an_account_of_lru_bounds_a_load_that_reads_what_was_given_up() {
     for capacity in [128, 512, 2048] {
@@ -170,7 +170,7 @@ fn an_account_of_lru_bounds_a_load_that_reads_what_was_given_up() {
             }
             let trace: AccessTrace = accesses.into_iter().collect();
             let lru = Algorithm::Lru.misses(&trace, capacity);
-            let bounded = more(misses(Bounded::new(&trace, capacity), &trace), lru);
+            let bounded = more(Algorithm::Bounded.misses(&trace, capacity), lru);
             eprintln!("{capacity} pages, every {turns} capacities: {bounded:+.2} %");
             assert!(bounded <= ACCOUNTED_WORSE_MAX, "{bounded:+.2} %");
         }

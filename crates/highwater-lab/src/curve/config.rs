@@ -37,11 +37,11 @@ pub const NR_OF_MANAGER: usize = 6;
 ///
 /// # Panics
 ///
-/// For Belady's, which knows the future and is no policy.
+/// For Belady's, which knows the future and is no policy, and for the study *bounded*.
 #[must_use]
 pub fn policy_name(policy: Algorithm) -> &'static str {
     let named = POLICIES.iter().find(|(known, _)| *known == policy);
-    named.expect("every policy but Belady's has a name").1
+    named.expect("every policy of curves has a name").1
 }
 
 /// What to draw.
@@ -49,7 +49,7 @@ pub fn policy_name(policy: Algorithm) -> &'static str {
 pub struct CurveConfig {
     /// Tenants: at least one, with unique names. Their limits do not matter.
     pub tenants: Vec<TenantConfig>,
-    /// Policies, all but Belady's.
+    /// Policies, of [`POLICIES`].
     pub policies: Vec<Algorithm>,
     /// Sizes of each curve: as many, from 1 % of the footprint to all of it.
     pub sizes: Sizes,
@@ -143,7 +143,8 @@ mod tests {
         let names: HashSet<&str> = POLICIES.iter().map(|(_, name)| *name).collect();
         assert_eq!(names.len(), POLICIES.len());
         assert_eq!(policy_name(Algorithm::TwoQ), "2q");
-        let known = Algorithm::ALL.iter().filter(|it| **it != Algorithm::Belady);
+        let others = [Algorithm::Bounded, Algorithm::Belady];
+        let known = Algorithm::ALL.iter().filter(|it| !others.contains(it));
         assert!(known.clone().all(|it| names.contains(policy_name(*it))));
         assert_eq!(known.count(), POLICIES.len());
     }

@@ -5,4 +5,4 @@ mod lru;
 mod replacement;
 
 pub use lru::Lru;
-pub use replacement::{AccessTrace, Algorithm, Bounded, Decided, Replacement, Work, misses};
+pub use replacement::{AccessTrace, Algorithm, Decided, Replacement, Work, misses};

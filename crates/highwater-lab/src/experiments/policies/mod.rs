@@ -3,7 +3,7 @@
 //! Every algorithm of [`models`](crate::models) runs over every trace, with a cache of 0.1, 1 and
 //! 10 % of the trace's distinct pages, empty at first. A figure is the share of exact LRU's misses
 //! that an algorithm avoids; below 0 it misses more. *balanced* models the library's default
-//! policy, with complete knowledge of each access.
+//! policy, with complete knowledge of each access; *bounded* is a study of another.
 //!
 //! The library's own policies run beside the models, in clusters as large as reclaim's
 //! ([`Decided`]); they are checked against the promise. With `--real`, traces are also replayed
@@ -139,6 +139,7 @@ const fn figure(algorithm: Algorithm) -> &'static str {
         Algorithm::Arc => "arc_percent",
         Algorithm::Car => "car_percent",
         Algorithm::Balanced => "balanced_percent",
+        Algorithm::Bounded => "bounded_percent",
         Algorithm::Belady => "belady_percent",
     }
 }

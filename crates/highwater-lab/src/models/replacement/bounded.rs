@@ -36,12 +36,12 @@
 //!
 //! Measured: at most 1.6 % more misses than LRU on every family (twelve seeds; the lab's
 //! `tests/lru_bound.rs`), and on average 8.9 % fewer on those that *balanced* is promised for (one
-//! seed; *balanced*: 9.1 %). Over the recorded traces of `highwater lab policies`, means of 4.8 and
+//! seed; *balanced*: 9.1 %). Over the recorded traces (`highwater lab policies`), means of 4.8 and
 //! 8.9 % fewer in caches of 1 and 10 % of the footprint (*balanced*: 5.1 and 8.1 %; the difference
 //! at 1 % is one trace, in a cache of two pages). Other figures in this file: two seeds.
 //!
 //! The library has no such policy. It would walk its lists with a cursor, keep a second link and a
-//! stamp for each frame, and seven bits of epoch in a shadow; readers would do as now.
+//! stamp for each frame, and six bits of epoch in a shadow; readers would do as now.
 //!
 //! Source: the potential of competitive analysis, as an account at run time; walks that collect
 //! marks, from MGLRU.
@@ -120,7 +120,7 @@ struct Left {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Bounded {
+pub(super) struct Bounded {
     capacity: usize,
     cluster: usize,
     learnt: Learnt,
@@ -143,10 +143,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// Creates an empty cache.
-    #[must_use]
-    pub fn new(trace: &super::AccessTrace, capacity: usize) -> Self {
-        let footprint = trace.footprint();
+    pub(super) fn new(capacity: usize, footprint: usize) -> Self {
         Self {
             capacity,
             cluster: super::decided::cluster(capacity),

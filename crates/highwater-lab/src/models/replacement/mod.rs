@@ -28,7 +28,6 @@ mod s3_fifo;
 mod sieve;
 mod two_q;
 
-pub use bounded::Bounded;
 pub use cache::{AccessTrace, Replacement};
 pub use decided::Decided;
 
@@ -53,13 +52,15 @@ pub enum Algorithm {
     Car,
     /// S3-FIFO with an adaptive small queue: the library's default, with complete knowledge.
     Balanced,
+    /// Balanced within a credit of misses above LRU's: a study for the library's default.
+    Bounded,
     /// Belady's MIN, which knows the future.
     Belady,
 }
 
 impl Algorithm {
     /// All of them, LRU first and Belady's last.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Lru,
         Self::Fifo,
         Self::Clock,
@@ -69,6 +70,7 @@ impl Algorithm {
         Self::Arc,
         Self::Car,
         Self::Balanced,
+        Self::Bounded,
         Self::Belady,
     ];
 
@@ -85,6 +87,7 @@ impl Algorithm {
             Self::Arc => "ARC",
             Self::Car => "CAR",
             Self::Balanced => "balanced",
+            Self::Bounded => "bounded",
             Self::Belady => "Belady",
         }
     }
@@ -108,6 +111,7 @@ impl Algorithm {
             Self::Arc => work.run(arc::Arc::new(capacity, footprint)),
             Self::Car => work.run(car::Car::new(capacity, footprint)),
             Self::Balanced => work.run(balanced::Balanced::new(capacity, footprint)),
+            Self::Bounded => work.run(bounded::Bounded::new(capacity, footprint)),
             Self::Belady => panic!("Belady's algorithm needs the whole trace"),
         }
     }
