@@ -50,7 +50,7 @@ pub(crate) enum Shape {
     Steps,
     /// A dashed line: a limit.
     Limit,
-    /// Single points, with an error bar where a point has one.
+    /// Single points.
     Points,
 }
 
@@ -220,28 +220,15 @@ impl Figure {
     }
 
     fn draw_series(&self, chart: &mut Chart<'_>, series: &Series) -> Drawn {
-        let [x0, x1] = self.x.ends();
         let place = |point: &Point, y: f64| (self.x.place(point.x), self.y.place(y));
-        let bounds = series
-            .points
-            .iter()
-            .filter_map(|p| p.interval.map(|i| (p, i)));
         let style = mapped(series.colour, series.shape);
         if series.shape == Shape::Points {
-            for (point, [low, high]) in bounds {
-                let ends = [place(point, low), place(point, high)];
-                chart.draw_series([PathElement::new(ends, style.stroke_width(8))])?;
-                let cap = (x1 - x0) * 0.006;
-                for (x, y) in ends {
-                    let ends = [(x - cap, y), (x + cap, y)];
-                    chart.draw_series([PathElement::new(ends, style.stroke_width(8))])?;
-                }
-            }
             let dots = series.points.iter().map(|p| place(p, p.y));
             chart.draw_series(dots.map(|at| Circle::new(at, 16, style.filled())))?;
             return Ok(());
         }
-        let bounds: Vec<_> = bounds.collect();
+        let points = series.points.iter();
+        let bounds: Vec<_> = points.filter_map(|p| p.interval.map(|i| (p, i))).collect();
         if !bounds.is_empty() {
             let above = bounds.iter().map(|(p, [_, high])| place(p, *high));
             let below = bounds.iter().rev().map(|(p, [low, _])| place(p, *low));
