@@ -4,13 +4,6 @@
 //!
 //! A trace is a hundred times as long as the cache. The bound includes the cost of finding the
 //! right length of the list of new pages, from an empty cache.
-//!
-//! **Exceptions.** In a cache of 128 pages, where a request for twenty is a sixth of all, the bound
-//! is 3.2 %. And loads on which LRU hardly misses but for pages that it has never had, while pages
-//! that are dead by then are marked as accessed, like those that are not: a large working set that
-//! is replaced, above all in part, seldom, in order or beside popular pages; popular pages that
-//! drift; and new pages that are reused once, after most of the cache was replaced. Each has a
-//! bound of its own.
 
 #![expect(
     clippy::print_stderr,
@@ -21,15 +14,12 @@ mod made_traces;
 
 use std::collections::HashSet;
 
-use highwater::lab::reclaim::policy::{Balanced, EvictionPolicy};
+use highwater::lab::reclaim::policy::Balanced;
 use highwater_lab::models::{AccessTrace, Algorithm, Decided, misses};
-use made_traces::{FAMILIES, Family, UNMARKED, made};
+use made_traces::{FAMILIES, made};
 
-/// Bounds in percent of LRU's misses: the general one, and in a small cache.
+/// The bound, in percent of LRU's misses.
 const WORSE_MAX: f64 = 2.5;
-const SMALL_WORSE_MAX: f64 = 3.2;
-/// Bound of the model that keeps an account of LRU's misses, on every family and in every size.
-const ACCOUNTED_WORSE_MAX: f64 = 2.0;
 
 /// Traces of each family and size.
 const SEEDS: u64 = 2;
@@ -40,40 +30,38 @@ fn more(misses: u64, lru: u64) -> f64 {
     100.0 * (misses / lru - 1.0)
 }
 
-/// Returns the misses of the library's decisions, in reclaim's clusters.
-fn decided(policy: impl EvictionPolicy, trace: &AccessTrace, capacity: usize) -> u64 {
-    misses(Decided::new(policy, trace, capacity).in_clusters(), trace)
+/// Returns the misses of the default policy, in reclaim's clusters.
+fn decided(trace: &AccessTrace, capacity: usize) -> u64 {
+    let cache = Decided::new(Balanced, capacity, trace.footprint());
+    misses(cache.in_clusters(), trace)
 }
 
-/// Returns every trace of some families, with its name and the misses of exact LRU.
-fn traces(
-    families: &[Family],
-    capacity: usize,
-) -> impl Iterator<Item = (String, AccessTrace, u64)> {
+/// Returns every trace, with its name and the misses of exact LRU.
+fn traces(capacity: usize) -> impl Iterator<Item = (String, AccessTrace, u64)> {
     let first = std::env::var("SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let seeds = first..first + SEEDS;
-    let each = families
-        .iter()
+    let each = FAMILIES
+        .into_iter()
         .flat_map(move |family| seeds.clone().map(move |seed| (family, seed)));
     each.map(move |((name, make), seed)| {
-        let trace = made(*make, capacity, seed);
+        let trace = made(make, capacity, seed);
         let lru = Algorithm::Lru.misses(&trace, capacity);
         (format!("{name}, {capacity} pages, SEED={seed}"), trace, lru)
     })
 }
 
 /// Checks the default against LRU on every trace, and against S3-FIFO on average.
-fn assert_bounds(capacity: usize, worse_max: f64) {
+fn assert_bounds(capacity: usize) {
     let (mut worse, mut sums, mut count) = (Vec::new(), [0.0; 2], 0.0);
-    for (name, trace, lru) in traces(&FAMILIES, capacity) {
-        let balanced = more(decided(Balanced, &trace, capacity), lru);
+    for (name, trace, lru) in traces(capacity) {
+        let balanced = more(decided(&trace, capacity), lru);
         sums[0] += balanced;
         sums[1] += more(Algorithm::S3Fifo.misses(&trace, capacity), lru);
         count += 1.0;
-        if balanced > worse_max / 2.0 {
+        if balanced > WORSE_MAX / 2.0 {
             eprintln!("{name}: {balanced:+.2} %");
         }
-        if balanced > worse_max {
+        if balanced > WORSE_MAX {
             worse.push(format!("{name}: {balanced:+.2} %"));
         }
     }
@@ -93,62 +81,26 @@ fn assert_bounds(capacity: usize, worse_max: f64) {
 // Goal: the promise, in a cache where one page matters. Method: every family, some seeds.
 #[test]
 fn a_small_cache_misses_no_more_than_lru_on_any_family() {
-    assert_bounds(128, SMALL_WORSE_MAX);
+    assert_bounds(128);
 }
 
 // Goal and method as above.
 #[test]
 fn a_cache_of_some_pages_misses_no_more_than_lru_on_any_family() {
-    assert_bounds(512, WORSE_MAX);
+    assert_bounds(512);
 }
 
 // Goal and method as above.
 #[test]
 fn a_large_cache_misses_no_more_than_lru_on_any_family() {
-    assert_bounds(2048, WORSE_MAX);
-}
-
-// Goal: the exceptions' bounds hold. Method: each family of theirs.
-#[test]
-fn a_load_that_marks_do_not_tell_apart_keeps_its_own_bound() {
-    for capacity in [128, 512, 2048] {
-        for (family, worse_max) in UNMARKED {
-            for (name, trace, lru) in traces(&[family], capacity) {
-                let balanced = more(decided(Balanced, &trace, capacity), lru);
-                eprintln!("{name}: {balanced:+.2} %");
-                assert!(balanced <= worse_max, "{name}: {balanced:+.2} %");
-            }
-        }
-    }
-}
-
-// Goal: walks tell apart what marks alone do not, so that one bound holds on every family, and on
-// average the cache misses no more than S3-FIFO. Method: the model *bounded*, the exceptions
-// included.
-#[test]
-fn an_account_of_lru_bounds_every_family() {
-    let exceptions = UNMARKED.map(|(family, _)| family);
-    let families: Vec<Family> = FAMILIES.into_iter().chain(exceptions).collect();
-    for capacity in [128, 512, 2048] {
-        let mut sums = [0.0; 2];
-        for (name, trace, lru) in traces(&families, capacity) {
-            let bounded = more(Algorithm::Bounded.misses(&trace, capacity), lru);
-            sums[0] += bounded;
-            sums[1] += more(Algorithm::S3Fifo.misses(&trace, capacity), lru);
-            if bounded > ACCOUNTED_WORSE_MAX / 2.0 {
-                eprintln!("{name}: {bounded:+.2} %");
-            }
-            assert!(bounded <= ACCOUNTED_WORSE_MAX, "{name}: {bounded:+.2} %");
-        }
-        assert!(sums[0] <= sums[1], "{sums:?}");
-    }
+    assert_bounds(2048);
 }
 
 // Goal: credit that was earned is not lost at once to a load that reads every page that was given
 // up. Method: popular pages beside pages that are read once, and now and then all pages that LRU
-// has, the oldest first, so that it hits each; the model *bounded*.
+// has, the oldest first, so that it hits each.
 #[test]
-fn an_account_of_lru_bounds_a_load_that_reads_what_was_given_up() {
+fn a_load_that_reads_what_was_given_up_gains_little() {
     for capacity in [128, 512, 2048] {
         for turns in [3, 10, 50] {
             let mut random = fastrand::Rng::with_seed(1);
@@ -170,9 +122,9 @@ fn an_account_of_lru_bounds_a_load_that_reads_what_was_given_up() {
             }
             let trace: AccessTrace = accesses.into_iter().collect();
             let lru = Algorithm::Lru.misses(&trace, capacity);
-            let bounded = more(Algorithm::Bounded.misses(&trace, capacity), lru);
-            eprintln!("{capacity} pages, every {turns} capacities: {bounded:+.2} %");
-            assert!(bounded <= ACCOUNTED_WORSE_MAX, "{bounded:+.2} %");
+            let balanced = more(decided(&trace, capacity), lru);
+            eprintln!("{capacity} pages, every {turns} capacities: {balanced:+.2} %");
+            assert!(balanced <= WORSE_MAX, "{balanced:+.2} %");
         }
     }
 }

@@ -71,21 +71,24 @@ fn every_page_reads_as_written_under_every_policy() {
     }
 }
 
-/// Returns the share of a hot set that is resident after a scan of four times the pool. The hot set
-/// was read four times, with others in between.
+/// Returns the share of a hot set that is resident after the second of two scans of four times the
+/// pool. Before each, the hot set was read four times, with others in between.
 fn survives_a_scan(policy: PolicyKind) -> f64 {
     const HOT: u64 = POOL / 2;
-    let (manager, mapping, _file) = setup(policy, 6 * POOL);
-    for round in 0..4 {
-        for page in 0..HOT {
-            read(&manager, &mapping, page);
+    let (manager, mapping, _file) = setup(policy, 12 * POOL);
+    for scan in 0..2 {
+        let first = POOL + scan * 5 * POOL;
+        for round in 0..4 {
+            for page in 0..HOT {
+                read(&manager, &mapping, page);
+            }
+            for page in 0..POOL / 4 {
+                read(&manager, &mapping, first + round * POOL / 4 + page);
+            }
         }
-        for page in 0..POOL / 4 {
-            read(&manager, &mapping, POOL + round * POOL / 4 + page);
+        for page in POOL..5 * POOL {
+            read(&manager, &mapping, first + page);
         }
-    }
-    for page in 2 * POOL..6 * POOL {
-        read(&manager, &mapping, page);
     }
     let resident = (0..HOT)
         .filter(|&page| read(&manager, &mapping, page))
@@ -93,8 +96,9 @@ fn survives_a_scan(policy: PolicyKind) -> f64 {
     f64::from(u32::try_from(resident).unwrap()) / f64::from(u32::try_from(HOT).unwrap())
 }
 
-// Goal: a scan leaves the working set resident, under the policies that promise it. Method: as
-// described there; CLOCK, which does not, shows that the scan is one.
+// Goal: a scan leaves the working set resident, under the policies that promise it; balanced may
+// learn that from the first. Method: as described there; CLOCK, which does not, shows that the
+// scan is one.
 #[test]
 fn a_scan_leaves_the_working_set() {
     for policy in [PolicyKind::S3Fifo, PolicyKind::Car, PolicyKind::Balanced] {

@@ -64,16 +64,23 @@ pub enum PageFlag {
 /// accesses.
 const REFERENCED_TWICE: u16 = 1 << 9;
 const CREDIT: u16 = PageFlag::Referenced as u16 | REFERENCED_TWICE;
+/// Accesses that no entry records and reclaim has not seen, up to three.
+const FRESH_SHIFT: u32 = 12;
+const FRESH: u16 = 3 << FRESH_SHIFT;
 
 const WRITEBACK: u16 = PageFlag::Writeback as u16;
 const AWAITED: u16 = PageFlag::Reclaim as u16;
 
-/// Maximum of a frame's access count.
+/// Maximum of a frame's access counts.
 pub const CREDIT_MAX: u32 = 3;
 
 const fn credit_of(flags: u16) -> u32 {
     let [low, high] = [PageFlag::Referenced as u16, REFERENCED_TWICE];
     (flags & low != 0) as u32 + 2 * (flags & high != 0) as u32
+}
+
+const fn fresh_of(flags: u16) -> u32 {
+    ((flags & FRESH) >> FRESH_SHIFT) as u32
 }
 
 const fn with_credit(flags: u16, credit: u32) -> u16 {
@@ -191,24 +198,43 @@ impl PageCache {
 
     /// Counts an access that no entry records, up to [`CREDIT_MAX`]. Stores nothing at that
     /// maximum.
-    pub fn add_credit(&self, pfn: Pfn) {
+    pub fn add_access(&self, pfn: Pfn) {
         let flags = &self.flags[pfn.index()];
-        let more = |flags| {
-            let credit = credit_of(flags);
-            (credit < CREDIT_MAX).then(|| with_credit(flags, credit + 1))
-        };
+        let more = |flags| (flags & FRESH != FRESH).then_some(flags + (1 << FRESH_SHIFT));
         // Relaxed, both: as above. No effect at the maximum.
         _ = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// Returns whether there were accesses that no entry records.
-    #[must_use]
-    pub fn has_credit(&self, pfn: Pfn) -> bool {
-        // Relaxed: as above.
-        credit_of(self.flags[pfn.index()].load(Ordering::Relaxed)) > 0
+    /// Takes the accesses that no entry records; returns their number.
+    pub fn take_accesses(&self, pfn: Pfn) -> u32 {
+        let flags = &self.flags[pfn.index()];
+        // Relaxed, both: as above. Stores nothing if there were none.
+        match fresh_of(flags.load(Ordering::Relaxed)) {
+            0 => 0,
+            _ => fresh_of(flags.fetch_and(!FRESH, Ordering::Relaxed)),
+        }
     }
 
-    /// Sets the count of accesses that no entry records; returns the previous count.
+    /// Returns whether there were accesses that no entry records.
+    #[must_use]
+    pub fn has_accesses(&self, pfn: Pfn) -> bool {
+        // Relaxed: as above.
+        let flags = self.flags[pfn.index()].load(Ordering::Relaxed);
+        fresh_of(flags) > 0 || credit_of(flags) > 0
+    }
+
+    /// Adds to the count of accesses that reclaim has seen, up to [`CREDIT_MAX`].
+    pub fn add_credit(&self, pfn: Pfn, accesses: u32) {
+        let flags = &self.flags[pfn.index()];
+        let more = |flags| {
+            let credit = (credit_of(flags) + accesses).min(CREDIT_MAX);
+            (credit_of(flags) != credit).then(|| with_credit(flags, credit))
+        };
+        // Relaxed, both: as above.
+        _ = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// Sets the count of accesses that reclaim has seen; returns the previous count.
     pub fn replace_credit(&self, pfn: Pfn, credit: u32) -> u32 {
         let flags = &self.flags[pfn.index()];
         let replace = |flags| (credit_of(flags) != credit).then(|| with_credit(flags, credit));
@@ -234,9 +260,10 @@ mod tests {
             }
         }
         assert_eq!(credit_of(PageFlag::Referenced as u16), 1);
-        for other in [PageFlag::Refused, PageFlag::Writeback] {
-            assert_eq!(CREDIT & other as u16, 0);
+        for other in [PageFlag::Refused, PageFlag::Writeback, PageFlag::Ahead] {
+            assert_eq!((CREDIT | FRESH) & other as u16, 0);
         }
+        assert_eq!(CREDIT & FRESH, 0);
     }
 
     #[test]

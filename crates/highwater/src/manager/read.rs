@@ -281,26 +281,26 @@ mod tests {
                 let got = file.read_at(&group, page * PAGE_BYTES, &mut [0; 8]);
                 assert_eq!(got.expect("it can be read"), 8);
             };
-            let has_credit = |page| match hw.core().cache.lookup(file.entry().key(page)) {
-                Presence::Resident(pfn) => hw.core().cache.has_credit(pfn),
+            let has_accesses = |page| match hw.core().cache.lookup(file.entry().key(page)) {
+                Presence::Resident(pfn) => hw.core().cache.has_accesses(pfn),
                 Presence::Absent => panic!("page {page} is not there"),
             };
             match access {
                 Access::ReadOnly => _ = map.read(&hw.enter(), 0).expect("it can be read"),
                 Access::ReadWrite => _ = map.read_latched(0).expect("it can be read"),
             }
-            assert!(!has_credit(0), "an entry says that");
+            assert!(!has_accesses(0), "an entry says that");
             copy(20);
             copy(0);
-            assert!(!has_credit(20) && has_credit(0));
+            assert!(!has_accesses(20) && has_accesses(0));
             copy(20);
-            assert!(has_credit(20));
+            assert!(has_accesses(20));
             file.will_need(&hw.root(), 3..5);
             copy(3);
             copy(4);
-            assert!(!has_credit(3) && !has_credit(4));
+            assert!(!has_accesses(3) && !has_accesses(4));
             copy(3);
-            assert!(has_credit(3) && !has_credit(4));
+            assert!(has_accesses(3) && !has_accesses(4));
         }
     }
 }

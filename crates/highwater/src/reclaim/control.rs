@@ -50,6 +50,11 @@ impl ScanControl<'_> {
         self.target.parent().is_none()
     }
 
+    /// Returns the group whose accesses alone count, if it is short by itself.
+    pub(super) fn within(&self) -> Option<&GroupNode> {
+        (!self.is_pool_wide()).then_some(self.target)
+    }
+
     /// Returns the account that events are counted on.
     pub(super) fn account(&self) -> StatAccount {
         StatAccount {

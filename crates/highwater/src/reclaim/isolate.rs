@@ -142,6 +142,9 @@ impl Reclaim {
             batch.evicted.len(),
             "each isolated page is put back or evicted"
         );
+        for page in &evicted {
+            self.lruvecs.forget_place(page);
+        }
         let freed = self.free_evicted(batch);
         for page in evicted {
             let lruvec = Arc::clone(&page.from);

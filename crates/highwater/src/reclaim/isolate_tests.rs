@@ -116,7 +116,7 @@ fn settled_pages_count_for_whom_they_were_looked_at() {
     for (page, short) in [(0, &root), (2, &root), (3, &group), (9, &group)] {
         let shadow = scene.reclaim.shadows.take(PageKey::new(scene.file, page));
         assert_eq!(
-            shadow.map(|it| it.group),
+            shadow.map(|it| it.group()),
             Some(Some(short.id())),
             "page {page}"
         );

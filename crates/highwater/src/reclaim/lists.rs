@@ -7,6 +7,7 @@
 //! Invariant: a link's `list` names the list that the frame is on; none means isolated, in an add
 //! batch, or not a page. Lengths are the number of links on each list.
 
+use super::recency::Recency;
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::units::{Pages, Pfn};
@@ -141,6 +142,15 @@ impl LruList {
         matches!(self, Self::ActiveAnon | Self::ActiveFile)
     }
 
+    /// Returns the type of its pages, unless they are never evicted.
+    pub(super) const fn page_type(self) -> Option<PageType> {
+        match self {
+            Self::InactiveAnon | Self::ActiveAnon => Some(PageType::Anon),
+            Self::InactiveFile | Self::ActiveFile => Some(PageType::File),
+            Self::Unevictable => None,
+        }
+    }
+
     /// Returns the list that a link's word names.
     fn of_word(word: u8) -> Option<Self> {
         Self::ALL.get(usize::from(word).checked_sub(1)?).copied()
@@ -163,6 +173,9 @@ pub(super) struct Links(Box<[Link]>);
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     lists: [List; LruList::COUNT],
+    /// The order of accesses to the pages of each type, from its first page on, if the policy is
+    /// bounded by LRU.
+    recency: [Option<Box<Recency>>; 2],
     /// Whether the group was removed; its pages are then the parent's.
     pub(super) is_dead: bool,
 }
@@ -191,6 +204,16 @@ impl Lists {
 
     pub(super) fn is_empty(&self) -> bool {
         self.lists.iter().all(|list| list.len == 0)
+    }
+
+    /// Returns the order of the pages of a type; creates it for the first page.
+    pub(super) fn recency(&mut self, page_type: PageType) -> &mut Recency {
+        self.recency[page_type as usize].get_or_insert_default()
+    }
+
+    /// Returns the orders of both types, as far as there are any.
+    pub(super) fn orders(&mut self) -> impl Iterator<Item = &mut Recency> {
+        self.recency.iter_mut().filter_map(Option::as_deref_mut)
     }
 }
 

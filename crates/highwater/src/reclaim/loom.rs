@@ -8,16 +8,18 @@ use std::time::Duration;
 use ::loom::model::Builder;
 use ::loom::thread;
 
-use super::lists::LruList;
+use super::lists::{LruList, PageType};
 use super::lruvec::Lruvec;
+use super::order::ScanNotes;
+use super::policy::Balanced;
 use super::table::Lruvecs;
 use super::throttle::Sleepers;
 use super::transit::Stage;
 use super::{ListSizes, LruvecRef, Placement};
 use crate::cache::loom::Nothing;
 use crate::cache::{
-    Access, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageFlag, PageKey, Referenced,
-    RmapAccess, RssMember, VmArea, WrittenBack,
+    Access, AreaFlag, AreaSpec, EvictBatch, Evicted, FileEntry, PageCache, PageFlag, PageKey,
+    Referenced, RmapAccess, RssMember, VmArea, WrittenBack,
 };
 use crate::group::{GroupNode, GroupTree, Limits};
 use crate::memmap::FrameMemory;
@@ -213,6 +215,103 @@ fn two_that_unlock_the_same_page_free_it() {
         unlocker.join().unwrap();
         let sizes = scene.sizes();
         assert_eq!(sizes.inactive_file, Pages(1), "{sizes:?}");
+    });
+}
+
+/// A page in frame 0 that is in the order of accesses of a group below the root.
+fn ordered() -> Scene {
+    let mut scene = Scene::new(|groups| groups.root().child("c", Limits::default()).unwrap());
+    scene.lruvecs.keep_order_for(&Balanced);
+    scene.area.clear(AreaFlag::Locked);
+    scene.put(Placement::Inactive);
+    scene
+}
+
+impl Scene {
+    /// Acts as reclaim that evicts LRU's victims: looks at the page without isolating it, and
+    /// evicts it if it was not accessed.
+    fn evict_oldest(&self, lruvec: &Lruvec) {
+        let (lruvecs, page_type) = (&self.lruvecs, PageType::File);
+        for pfn in lruvecs.oldest(lruvec, page_type, 1) {
+            let look = self.cache.referenced(pfn, RmapAccess::Snapshot, None);
+            let mut isolated = Vec::new();
+            if matches!(look, Referenced::Seen { young: 1.., .. }) {
+                let seen = ScanNotes {
+                    touched: vec![pfn],
+                    held: Vec::new(),
+                };
+                lruvecs.note_seen(&self.cache, lruvec, page_type, &seen);
+            } else {
+                lruvecs.isolate_listed(&self.cache, lruvec, page_type, &[pfn], &mut isolated);
+            }
+            self.evict_isolated(lruvec, &isolated);
+        }
+    }
+
+    /// Evicts isolated pages that are not accessed now, and puts the others back.
+    fn evict_isolated(&self, lruvec: &Lruvec, isolated: &[Pfn]) {
+        let mut batch = EvictBatch::default();
+        for &pfn in isolated {
+            self.cache.unmap_page(pfn, RmapAccess::Snapshot);
+        }
+        let leave = |evicted: &[Evicted]| {
+            self.lruvecs.leave_order(&self.cache, lruvec, evicted);
+        };
+        self.cache.evict_leaving(isolated, &mut batch, leave);
+        for evicted in batch.evicted.drain(..) {
+            self.memory.surrender(evicted.frame);
+        }
+        for (pfn, _) in batch.kept.drain(..) {
+            let heir = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
+            self.lruvecs
+                .add_all(&self.cache, &heir, [(pfn, Placement::Active)]);
+        }
+    }
+}
+
+#[test]
+fn a_page_that_two_reclaimers_look_at_leaves_the_order_once() {
+    // Goal: a look without isolation changes nothing but marks: the page is in the order if it is
+    // on a list, and in neither if it is evicted. Method: one reclaimer looks at the oldest page
+    // while another isolates it from its list and evicts it, or finds it accessed again.
+    model(|| {
+        let scene = Arc::new(ordered());
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            let lruvec = other.lists(&other.payer);
+            let mut isolated = Vec::new();
+            other
+                .lruvecs
+                .isolate_tail(&lruvec, LruList::InactiveFile, 1, &mut isolated);
+            other.evict_isolated(&lruvec, &isolated);
+        });
+        let lruvec = scene.lists(&scene.payer);
+        scene.evict_oldest(&lruvec);
+        scene.evict_oldest(&lruvec);
+        other.join().unwrap();
+        let left = u64::from(scene.cache.key_of(PFN).is_some());
+        assert_eq!(scene.sizes().total(), Pages(left));
+    });
+}
+
+#[test]
+fn a_page_whose_group_goes_while_it_is_looked_at_is_in_one_order() {
+    // Goal: what was found before a page changed lists does not change those it is on now. Method:
+    // reclaim of a removed group looks at its page while its parent takes the page over.
+    model(|| {
+        let scene = Arc::new(ordered());
+        scene.groups.remove(&scene.payer).unwrap();
+        let lruvec = scene.lists(&scene.payer);
+        let heir = Arc::clone(&scene);
+        let heir = thread::spawn(move || {
+            let child = heir.lruvecs.remove(&heir.payer).unwrap();
+            heir.lruvecs.reparent(&heir.cache, &heir.groups, &child);
+        });
+        scene.evict_oldest(&lruvec);
+        scene.evict_oldest(&lruvec);
+        heir.join().unwrap();
+        let left = u64::from(scene.cache.key_of(PFN).is_some());
+        assert_eq!(scene.sizes().total(), Pages(left));
     });
 }
 

@@ -33,6 +33,7 @@
 //! | `rmap`, `contention` | access to mappings, contended rmap locks; the kernel's way (lab) |
 //! | `transit`, `arrival` | pages in transit, and waits for their arrival |
 //! | `throttle` | waits for other reclaimers |
+//! | `recency`, `order` | order of accesses, and the account of LRU's misses |
 //! | `shadow`, `refault` | shadow entries of evicted pages, and their return |
 //! | `stats` | counters |
 //!
@@ -54,8 +55,10 @@ mod cursor;
 mod isolate;
 mod lists;
 mod lruvec;
+mod order;
 mod pass;
 pub mod policy;
+mod recency;
 mod refault;
 mod rmap;
 mod round;
@@ -88,6 +91,8 @@ pub use arrival::{Afloat, Arrival, OnItsWay, Want};
 pub use contention::{Pacer, RmapConfig, RmapPolicy, RmapQuirks};
 pub use control::{Actor, Outcome, ScanControl};
 pub use lists::{LruList, PageType, Placement};
+#[cfg(feature = "lab")]
+pub use recency::{Places, Recency, Stamp};
 pub use rmap::{DEBT_MAX, RmapStats};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
@@ -197,6 +202,7 @@ impl Reclaim {
     /// Selects an eviction policy.
     #[must_use]
     pub fn with_eviction_policy(mut self, policy: Arc<dyn EvictionPolicy>) -> Self {
+        self.lruvecs.keep_order_for(&*policy);
         self.policy = policy;
         self
     }
@@ -240,9 +246,15 @@ impl Reclaim {
         }
     }
 
-    fn put_in_batch(&self, pfn: Pfn) {
-        self.batches
-            .change(|batch| batch.added.push(pfn), |batch| self.spill(batch));
+    /// Puts a page in the batch of this CPU; returns whether the batch was drained.
+    fn put_in_batch(&self, pfn: Pfn) -> bool {
+        let mut is_drained = false;
+        let spill = |batch: &Batch| {
+            is_drained = true;
+            self.spill(batch);
+        };
+        self.batches.change(|batch| batch.added.push(pfn), spill);
+        is_drained
     }
 
     /// Returns whether anonymous pages can be swapped out.
@@ -299,7 +311,7 @@ impl Reclaim {
     pub fn mark_accessed(&self, pfn: Pfn, key: PageKey) {
         let cache = &self.cache;
         if !self.ages() {
-            return cache.add_credit(pfn);
+            return cache.add_access(pfn);
         }
         if !cache.set_flag(pfn, PageFlag::Referenced)
             || cache.has_flag(pfn, PageFlag::Active)

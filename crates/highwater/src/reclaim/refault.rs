@@ -34,6 +34,12 @@ impl Reclaim {
         let state = lruvec.policy_state(page_type);
         let to = self.policy.admit(state, lens, departure);
         note_placement(&self.cache, pfn, to.into());
+        if let (Some(places), Some(shadow), Some(departure)) =
+            (&self.lruvecs.places, shadow, departure)
+            && let Some(stamp) = shadow.stamp_of(lruvec.group().id())
+        {
+            places.note_known(pfn, stamp, departure.distance, lens.capacity);
+        }
         let refault = shadow.map(|_| match (to, departure) {
             (Side::Inactive, _) => Refault::Beyond,
             (Side::Active, Some(departure)) if departure.from == Side::Active => Refault::Restored,
@@ -52,7 +58,9 @@ impl Reclaim {
             lruvec.note_refault(page_type);
             lruvec.note_cost(page_type, u64::from(departure.from == Side::Active), 0);
         }
-        self.put_in_batch(pfn);
+        if self.put_in_batch(pfn) {
+            self.catch_up(&lruvec, page_type);
+        }
         refault
     }
 
@@ -68,9 +76,8 @@ impl Reclaim {
             true => Side::Active,
             false => Side::Inactive,
         };
-        let group = shadow.group?;
         let (lens, clock) = if self.ages() {
-            let short = self.lruvecs.get(group)?;
+            let short = self.lruvecs.get(shadow.group()?)?;
             let sizes = match self.has_swap() {
                 true => short.subtree_sizes(),
                 // Anonymous pages could not have been evicted in its place.
@@ -84,7 +91,12 @@ impl Reclaim {
         } else {
             let state = lruvec.policy_state(page_type);
             let lens = lruvec.sizes().lens(page_type);
-            (group == lruvec.group().id()).then_some((lens, state.nr_left_of(from)))?
+            let group = lruvec.group().id();
+            let is_its = match &self.lruvecs.places {
+                Some(_) => shadow.stamp_of(group).is_some(),
+                None => shadow.group() == Some(group),
+            };
+            is_its.then_some((lens, state.nr_left_of(from)))?
         };
         let distance = shadow.age.distance(clock);
         Some((lens, Departure { from, distance }))
@@ -95,28 +107,40 @@ impl Reclaim {
     pub(super) fn leave_shadows(&self, lruvec: &Lruvec, short: &Lruvec, evicted: &[Evicted]) {
         lruvec.note_evicted(evicted.len() as u64);
         let clock = short.age(evicted.len() as u64);
-        for (age, evicted) in (clock..).zip(evicted) {
+        let stamps = self.lruvecs.leave_order(&self.cache, lruvec, evicted);
+        for (nth, (age, evicted)) in (clock..).zip(evicted).enumerate() {
             let pfn = evicted.frame.pfn();
             let shadow = if self.ages() {
                 Shadow {
                     group: short.group().id(),
+                    stamp: None,
                     age,
                     was_active: self.cache.has_flag(pfn, PageFlag::Workingset),
                 }
             } else {
-                let was_active = self.cache.has_flag(pfn, PageFlag::Active);
-                let from = match was_active {
-                    true => Side::Active,
-                    false => Side::Inactive,
-                };
+                let stamp = stamps.get(nth).copied();
+                // Its group was removed: its return teaches no policy.
+                if stamp == Some(None) {
+                    continue;
+                }
+                let from = self.side_of(pfn);
                 let state = lruvec.policy_state(type_of(&self.cache, pfn));
                 Shadow {
                     group: lruvec.group().id(),
+                    stamp: stamp.flatten(),
                     age: state.leave(from, 1),
-                    was_active,
+                    was_active: from == Side::Active,
                 }
             };
             self.shadows.insert(evicted.key, shadow);
+        }
+    }
+
+    /// Returns the list of its type that a page belongs on, if it is evictable.
+    pub(super) fn side_of(&self, pfn: Pfn) -> Side {
+        match self.cache.has_flag(pfn, PageFlag::Active) {
+            true => Side::Active,
+            false => Side::Inactive,
         }
     }
 }

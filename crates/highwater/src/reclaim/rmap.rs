@@ -108,8 +108,20 @@ impl Reclaim {
         }
     }
 
-    /// Clears the entries of a page that this thread has isolated; returns false if the page has to
-    /// stay.
+    /// Takes the accesses to a page since reclaim last looked at it, as far as they count; returns
+    /// their number. The page need not be isolated: if another page is in the frame by now, its
+    /// accesses are taken.
+    pub(super) fn take_accesses(&self, pfn: Pfn, within: Option<&GroupNode>) -> u32 {
+        let entries = match self.cache.referenced(pfn, RmapAccess::Snapshot, within) {
+            Referenced::Seen { young, .. } => young,
+            Referenced::Contended => 0,
+        };
+        let is_marked = self.cache.test_and_clear_young(pfn);
+        entries.max(u32::from(is_marked)) + self.cache.take_accesses(pfn)
+    }
+
+    /// Clears the entries of a page that this thread has isolated; returns false if the page has
+    /// to stay.
     pub(super) fn unmap(&self, pfn: Pfn, level: PassPriority, control: &ScanControl<'_>) -> bool {
         if self.clear_entries(pfn, level) != Unmapped::Contended {
             return true;
@@ -199,7 +211,7 @@ impl Reclaim {
             Referenced::Contended => true,
         };
         // By a copying read, since it was deferred: reclaim had decided to evict it then.
-        let is_marked = self.cache.has_credit(pfn) || self.cache.test_and_clear_young(pfn);
+        let is_marked = self.cache.has_accesses(pfn) || self.cache.test_and_clear_young(pfn);
         if is_wanted || is_marked || self.cache.is_dirty(pfn) {
             return false;
         }

@@ -4,6 +4,7 @@ use super::LruvecRef;
 use super::balance::{ScanCounts, ScanInput};
 use super::control::{Outcome, PassPriority, ScanControl};
 use super::lists::Placement;
+use super::order::ScanNotes;
 use super::pass::Pass;
 use crate::cache::EvictBatch;
 use crate::units::{Pages, Pfn};
@@ -15,6 +16,7 @@ pub(super) struct Scratch {
     pub(super) candidates: Vec<Pfn>,
     pub(super) putback: Vec<(Pfn, Placement)>,
     pub(super) evict: EvictBatch,
+    pub(super) seen: ScanNotes,
     /// Pages of the cluster that were written back.
     pub(super) nr_written: u64,
 }

@@ -22,6 +22,7 @@
 //! | 1 | whether it had been active | - |
 //! | [`AGE_BITS`] 20 | the clock, in units of at most 1/2^13 of the pool, or of one tick below 16,384 frames | a distance is wrong by less than a unit; one of 64 pools at least, or of 2^20 ticks, looks like none |
 //! | 20 | the group's number | groups from number [`GROUPS_MAX`] on are not recognized: their refaults count as too distant |
+//! | or: 1, 8, 11 | set; of the group's number; the [stamp](super::recency::Stamp) of the last known access, under a policy that is bounded by LRU | a page that another group paid for is taken for one of this with a probability of 1 in 256 |
 //!
 //! Source: the workingset detection of Linux (frames-and-reclaim specification, section 11).
 //! Deviation: sets of fixed size instead of entries in the page index, which are exact and live as
@@ -29,6 +30,7 @@
 
 use crossbeam_utils::CachePadded;
 
+use super::recency::{STAMP_BITS, Stamp};
 use crate::cache::PageKey;
 use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{GroupId, Pages};
@@ -51,6 +53,10 @@ const NAME_MASK: u64 = (1 << NAME_BITS) - 1;
 const AGE_MASK: u64 = (1 << AGE_BITS) - 1;
 /// Shadows record only smaller group numbers, stored plus one so that no shadow is 0.
 const GROUPS_MAX: u32 = (1 << (64 - GROUP_SHIFT)) - 2;
+/// With a stamp: bits of the group's number.
+const TAG_BITS: u32 = 64 - GROUP_SHIFT - 1 - STAMP_BITS;
+const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
+const STAMP_MASK: u64 = (1 << STAMP_BITS) - 1;
 
 const _: () = assert!(SET_LEN * size_of::<u64>() == LINE, "a set is a line");
 
@@ -99,8 +105,10 @@ impl Age {
 /// The record of an evicted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shadow {
-    /// The group for whose shortage it was evicted.
+    /// The group whose clock it is: that for whose shortage it was evicted, or that which paid.
     pub(super) group: GroupId,
+    /// The last known access, under a policy that is bounded by LRU.
+    pub(super) stamp: Option<Stamp>,
     /// That group's clock before the eviction.
     pub(super) age: u64,
     /// Whether the page had been active.
@@ -110,10 +118,25 @@ pub(super) struct Shadow {
 /// The record of a page that refaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recalled {
-    /// As in the shadow, if its number was small enough.
-    pub(super) group: Option<GroupId>,
+    /// The group and the stamp, as the word has them.
+    origin: u64,
     pub(super) age: Age,
     pub(super) was_active: bool,
+}
+
+impl Recalled {
+    /// Returns the group of a shadow without a stamp, if its number was small enough.
+    pub(super) fn group(self) -> Option<GroupId> {
+        let group = u32::try_from(self.origin - 1).expect("20 bits");
+        (group < GROUPS_MAX).then_some(GroupId(group))
+    }
+
+    /// Returns the stamp of a shadow that has one, if it is of a group.
+    pub(super) fn stamp_of(self, group: GroupId) -> Option<Stamp> {
+        let is_its = (self.origin >> STAMP_BITS) & TAG_MASK == u64::from(group.0) & TAG_MASK;
+        let stamp = u16::try_from(self.origin & STAMP_MASK).expect("11 bits");
+        is_its.then_some(Stamp(stamp))
+    }
 }
 
 /// Kind of a refault.
@@ -167,11 +190,17 @@ impl Shadows {
     pub(super) fn insert(&self, key: PageKey, shadow: Shadow) {
         let Spot { set, name } = self.spot(key);
         let age = Age::of(shadow.age, self.unit);
-        let group = u64::from(shadow.group.0.min(GROUPS_MAX)) + 1;
+        let group = u64::from(shadow.group.0);
+        let origin = match shadow.stamp {
+            Some(Stamp(stamp)) => {
+                1 << (TAG_BITS + STAMP_BITS) | (group & TAG_MASK) << STAMP_BITS | u64::from(stamp)
+            }
+            None => group.min(u64::from(GROUPS_MAX)) + 1,
+        };
         let word = name
             | u64::from(shadow.was_active) << ACTIVE_SHIFT
             | age.units << AGE_SHIFT
-            | group << GROUP_SHIFT;
+            | origin << GROUP_SHIFT;
         let (shard, at) = self.shard(set);
         insert(shard.lock().set(at), word);
     }
@@ -181,9 +210,8 @@ impl Shadows {
         let Spot { set, name } = self.spot(key);
         let (shard, at) = self.shard(set);
         let word = take(shard.lock().set(at), name)?;
-        let group = u32::try_from((word >> GROUP_SHIFT) - 1).expect("20 bits");
         Some(Recalled {
-            group: (group < GROUPS_MAX).then_some(GroupId(group)),
+            origin: word >> GROUP_SHIFT,
             age: Age {
                 units: (word >> AGE_SHIFT) & AGE_MASK,
                 unit: self.unit,
@@ -266,6 +294,7 @@ mod tests {
     fn shadow(age: u64) -> Shadow {
         Shadow {
             group: GROUP,
+            stamp: None,
             age,
             was_active: false,
         }
@@ -294,12 +323,13 @@ mod tests {
                         key(5),
                         Shadow {
                             group,
+                            stamp: None,
                             age,
                             was_active,
                         },
                     );
                     let back = shadows.take(key(5)).expect("just put there");
-                    assert_eq!(back.group, is_known.then_some(group));
+                    assert_eq!(back.group(), is_known.then_some(group));
                     assert_eq!(back.was_active, was_active);
                     for distance in [0, 1, frames / 2, frames, 8 * frames, 63 * frames] {
                         let found = back.age.distance(age + distance);
@@ -316,6 +346,27 @@ mod tests {
                 "{unit:?} of {frames}"
             );
             assert!(unit.half_range() >= 32 * frames);
+        }
+    }
+
+    #[test]
+    fn a_stamp_comes_back_to_its_group() {
+        // Goal: with a stamp, every field comes back, and another group finds none. Method: the
+        // ends of each range.
+        let shadows = Shadows::new(Pages(512));
+        for stamp in [0, 1, (1 << STAMP_BITS) - 1] {
+            for group in [0, 255, 256, u32::MAX] {
+                let given = Shadow {
+                    group: GroupId(group),
+                    stamp: Some(Stamp(stamp)),
+                    ..shadow(77)
+                };
+                shadows.insert(key(5), given);
+                let back = shadows.take(key(5)).expect("just put there");
+                assert_eq!(back.stamp_of(GroupId(group)), Some(Stamp(stamp)));
+                assert_eq!(back.stamp_of(GroupId(group ^ 1)), None);
+                assert_eq!((back.age.distance(77), back.was_active), (0, false));
+            }
         }
     }
 

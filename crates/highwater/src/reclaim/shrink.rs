@@ -7,21 +7,30 @@
 
 use super::control::{Actor, ScanControl};
 use super::lists::{LruList, PageType, Placement, Side};
-use super::policy::{Fate, Look};
+use super::order::ScanNotes;
+use super::policy::{EvictedBy, Fate, Look};
 use super::round::{Round, Scan, Scratch, Step};
 use super::stats::pages_item;
 use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WrittenBack};
-use crate::group::GroupNode;
 use crate::units::{Bytes, Pfn};
 
 /// One list's part of a step.
 pub(super) struct Cluster<'a> {
     lruvec: &'a LruvecRef,
     page_type: PageType,
-    side: Side,
+    from: From,
     count: u64,
     round: &'a Round,
+}
+
+/// The pages that are scanned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    /// Those at the tail of a list.
+    List(Side),
+    /// Those with the oldest known accesses, on both lists: LRU's victims.
+    Oldest,
 }
 
 impl Cluster<'_> {
@@ -31,11 +40,6 @@ impl Cluster<'_> {
     }
 }
 
-/// Returns the group whose accesses alone count, if it is short by itself.
-fn within<'a>(control: &ScanControl<'a>) -> Option<&'a GroupNode> {
-    (!control.is_pool_wide()).then_some(control.target)
-}
-
 impl Reclaim {
     /// Scans a cluster of each list of one group; returns the number of pages scanned.
     pub(super) fn shrink_step(&self, round: &Round, step: &Step, scan: &mut Scan<'_>) -> u64 {
@@ -43,16 +47,16 @@ impl Reclaim {
         let mut cluster = Cluster {
             lruvec: &step.lruvec,
             page_type: PageType::Anon,
-            side: Side::Active,
+            from: From::Oldest,
             count: 0,
             round,
         };
         for page_type in PageType::ALL {
             cluster.page_type = page_type;
-            for (side, count) in self.turns(&cluster, step) {
+            for (from, count) in self.turns(&cluster, step, scan.control) {
                 let exposed = step.exposed - (scan.outcome.nr_reclaimed - before);
-                (cluster.side, cluster.count) = (side, count);
-                looked += if self.ages() && side == Side::Active {
+                (cluster.from, cluster.count) = (from, count);
+                looked += if self.ages() && from == From::List(Side::Active) {
                     self.age_list(&cluster, scan)
                 } else {
                     cluster.count = count.min(exposed);
@@ -62,45 +66,67 @@ impl Reclaim {
         }
         if step.trims_anon && step.counts.of(LruList::ActiveAnon) == 0 {
             cluster.page_type = PageType::Anon;
-            cluster.side = Side::Active;
+            cluster.from = From::List(Side::Active);
             cluster.count = self.cluster(scan.control.actor);
             self.age_list(&cluster, scan);
         }
         looked
     }
 
-    /// Returns the lists of a type that a step scans, in order, with their counts.
-    fn turns(&self, of: &Cluster<'_>, step: &Step) -> [(Side, u64); 2] {
+    /// Returns what a step scans of a type, in order, with the counts.
+    fn turns(&self, of: &Cluster<'_>, step: &Step, control: &ScanControl<'_>) -> [(From, u64); 2] {
         let count = |side| step.counts.of(of.page_type.list(side));
         if self.ages() {
-            return [Side::Inactive, Side::Active].map(|side| (side, count(side)));
+            return [Side::Inactive, Side::Active].map(|side| (From::List(side), count(side)));
         }
-        let lens = of.lruvec.sizes().lens(of.page_type);
-        let from = self.policy.next(of.lruvec.policy_state(of.page_type), lens);
-        // A type's count is that of its inactive list. At the last priority, the other list is
-        // scanned too, so that held pages on one do not hide evictable pages on the other.
+        // A type's count is that of its inactive list.
         let count = count(Side::Inactive);
-        let others = if of.is_last_resort() { count } else { 0 };
-        [(from, count), (from.other(), others)]
+        let victims = match count {
+            0 => EvictedBy::Policy,
+            _ => self.review(of.lruvec, of.page_type, control),
+        };
+        let state = of.lruvec.policy_state(of.page_type);
+        let next = || {
+            self.policy
+                .next(state, of.lruvec.sizes().lens(of.page_type))
+        };
+        // At the last priority, which ignores accesses, both lists are scanned, so that held pages
+        // on one do not hide evictable pages on the other.
+        if of.is_last_resort() {
+            let side = next();
+            return [side, side.other()].map(|side| (From::List(side), count));
+        }
+        let from = match victims {
+            EvictedBy::Lru => From::Oldest,
+            EvictedBy::Policy => From::List(next()),
+        };
+        [(from, count), (from, 0)]
     }
 
-    /// Isolates pages from the tail of a list.
-    fn isolate(&self, cluster: &Cluster<'_>, scratch: &mut Scratch) -> u64 {
-        scratch.isolated.clear();
+    /// Isolates pages; returns the number that was looked at.
+    fn isolate(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
+        let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
+        let isolated = &mut scan.scratch.isolated;
+        isolated.clear();
         // Counted before they are isolated: a thread that finds the lists empty knows that pages
         // may come back.
-        cluster
-            .lruvec
-            .note_isolated(cluster.page_type, cluster.count);
-        self.lruvecs.isolate_tail(
-            cluster.lruvec,
-            cluster.page_type.list(cluster.side),
-            cluster.count,
-            &mut scratch.isolated,
+        lruvec.note_isolated(page_type, cluster.count);
+        let looked = match cluster.from {
+            From::List(side) => {
+                let list = page_type.list(side);
+                self.lruvecs
+                    .isolate_tail(lruvec, list, cluster.count, isolated);
+                isolated.len() as u64
+            }
+            From::Oldest => {
+                self.isolate_oldest(lruvec, page_type, cluster.count, scan.control, isolated)
+            }
+        };
+        debug_assert!(
+            isolated.len() as u64 <= cluster.count,
+            "no more than were counted"
         );
-        let nr_isolated = scratch.isolated.len() as u64;
-        debug_assert!(nr_isolated <= cluster.count, "no more than were counted");
-        nr_isolated
+        looked
     }
 
     /// Records that this thread holds none of a cluster's pages any more.
@@ -137,7 +163,7 @@ impl Reclaim {
         {
             return 0;
         }
-        let scanned = self.isolate(cluster, &mut scan.scratch);
+        let scanned = self.isolate(cluster, scan);
         if scanned == 0 {
             self.note_settled(cluster);
             return 0;
@@ -154,14 +180,19 @@ impl Reclaim {
             scratch.isolated.len(),
             "each isolated page is put back or evicted"
         );
-        let is_active = |(_, to): &&(Pfn, Placement)| *to == Placement::Active;
-        let activated = match cluster.side {
-            Side::Active => 0,
-            Side::Inactive => scratch.putback.iter().filter(is_active).count() as u64,
+        let is_activated = |(pfn, to): &&(Pfn, Placement)| {
+            *to == Placement::Active && self.side_of(*pfn) == Side::Inactive
         };
+        let activated = scratch.putback.iter().filter(is_activated).count() as u64;
         self.stats.count_activated(lruvec.group(), activated);
         lruvec.age(activated);
+        if cluster.from == From::Oldest {
+            let stays = scratch.putback.iter().map(|(pfn, _)| *pfn);
+            scratch.seen.held.extend(stays);
+        }
         self.put_back_all(cluster, scratch);
+        self.note_seen(lruvec, page_type, &scratch.seen);
+        scratch.seen.clear();
         let freed = self.free_evicted(&mut scratch.evict);
         self.note_settled(cluster);
         scratch.evict.woken.wake();
@@ -178,10 +209,10 @@ impl Reclaim {
         if cluster.count == 0 {
             return 0;
         }
-        let looked_at = self.isolate(cluster, &mut scan.scratch);
+        let looked_at = self.isolate(cluster, scan);
         let scratch = &mut scan.scratch;
         for &pfn in &scratch.isolated {
-            let to = match self.judge(pfn, cluster, scan.control).0 {
+            let to = match self.judge(pfn, cluster, scan.control, &mut scratch.seen).0 {
                 Fate::Cull => Placement::Unevictable,
                 Fate::Stay { to, credit } => {
                     self.cache.replace_credit(pfn, credit);
@@ -209,6 +240,7 @@ impl Reclaim {
                 .filter(|(_, to)| *to == place)
                 .count() as u64
         };
+        scratch.seen.clear();
         let (deactivated, rotated) = (count(Placement::Inactive), count(Placement::Active));
         self.put_back_all(cluster, scratch);
         self.note_settled(cluster);
@@ -232,7 +264,7 @@ impl Reclaim {
                 None if self.unmap(pfn, cluster.round.level, scan.control) => {
                     scan.scratch.candidates.push(pfn);
                 }
-                None => scan.scratch.putback.push((pfn, cluster.side.into())),
+                None => scan.scratch.putback.push((pfn, self.side_of(pfn).into())),
             }
         }
     }
@@ -247,7 +279,7 @@ impl Reclaim {
         if self.awaits_writeback(pfn, scan) {
             return Some(Placement::Active);
         }
-        match self.judge(pfn, cluster, scan.control) {
+        match self.judge(pfn, cluster, scan.control, &mut scan.scratch.seen) {
             (Fate::Cull, _) => Some(Placement::Unevictable),
             // At the last priority, the request for memory outweighs recent accesses.
             (_, entries) if cluster.is_last_resort() && entries != Referenced::Contended => {
@@ -257,29 +289,55 @@ impl Reclaim {
                 self.cache.replace_credit(pfn, credit);
                 Some(to.into())
             }
-            (Fate::EvictClean, _) if self.cache.is_dirty(pfn) => Some(cluster.side.into()),
+            (Fate::EvictClean, _) if self.cache.is_dirty(pfn) => Some(self.side_of(pfn).into()),
             (Fate::Evict | Fate::EvictClean, _) => self.clean(pfn, cluster, scan).err(),
         }
     }
 
-    /// Returns the policy's decision for an isolated page and the state of its entries; clears its
-    /// marks. Accesses count as far as they are by the group that is short.
+    /// Returns the decision for an isolated page, the policy's or LRU's, and the state of its
+    /// entries; clears its marks. Accesses count as far as they are by the group that is short.
     fn judge(
         &self,
         pfn: Pfn,
         cluster: &Cluster<'_>,
         control: &ScanControl<'_>,
+        seen: &mut ScanNotes,
     ) -> (Fate, Referenced) {
         let page_type = cluster.page_type;
-        let entries = self.look(pfn, cluster.round.level, within(control));
+        let entries = self.look(pfn, cluster.round.level, control.within());
+        let copies = self.cache.take_accesses(pfn);
+        let is_young = matches!(entries, Referenced::Seen { young: 1.., .. });
+        if is_young || copies > 0 {
+            seen.touched.push(pfn);
+        }
         let look = Look {
             entries,
-            credit: self.cache.replace_credit(pfn, 0),
+            credit: self.cache.replace_credit(pfn, 0) + copies,
             page_type,
         };
-        let state = cluster.lruvec.policy_state(page_type);
-        let lens = cluster.lruvec.sizes().lens(page_type);
-        (self.policy.judge(state, lens, cluster.side, look), entries)
+        let side = self.side_of(pfn);
+        let fate = match (cluster.from, entries) {
+            (From::Oldest, Referenced::Seen { locked: false, .. }) if !is_young && copies == 0 => {
+                Fate::Evict
+            }
+            (
+                From::Oldest,
+                Referenced::Seen {
+                    locked: false,
+                    young,
+                    ..
+                },
+            ) => Fate::Stay {
+                to: side,
+                credit: (look.credit + young).min(self.policy.accesses_max()),
+            },
+            _ => {
+                let state = cluster.lruvec.policy_state(page_type);
+                let lens = cluster.lruvec.sizes().lens(page_type);
+                self.policy.judge(state, lens, side, look)
+            }
+        };
+        (fate, entries)
     }
 
     /// Returns whether an isolated page is under write-back: it is then activated until its writer
@@ -306,7 +364,7 @@ impl Reclaim {
         let is_spared = !scan.writes_dirty && cluster.page_type == PageType::File;
         if is_spared || scan.control.actor == Actor::Clean {
             scan.has_spared_dirty |= is_spared;
-            return Err(cluster.side.into());
+            return Err(self.side_of(pfn).into());
         }
         match self.cache.try_write_back(pfn) {
             // This thread has isolated it, so no other can await it.

@@ -5,6 +5,8 @@ use std::iter::Sum;
 use super::LruvecRef;
 use super::lists::{Links, Lists, LruList, PageType, Placement};
 use super::lruvec::Lruvec;
+use super::policy::EvictionPolicy;
+use super::recency::Places;
 use super::shadow::AgeUnit;
 use super::sizes::ListSizes;
 use crate::cache::{PageCache, PageFlag, PageKey};
@@ -16,7 +18,9 @@ static TABLE_LOCK: LockClass = LockClass::new("lruvecs", Rank::Lruvecs);
 
 /// The lists of all groups.
 pub(super) struct Lruvecs {
-    links: Links,
+    pub(super) links: Links,
+    /// The places of pages in the order of accesses, if the policy is bounded by LRU.
+    pub(super) places: Option<Places>,
     /// By group number.
     table: RwLock<Vec<LruvecPlace>>,
 }
@@ -44,7 +48,7 @@ impl LruvecPlace {
 #[must_use = "the page is on no list"]
 pub(super) struct Isolated {
     pub(super) pfn: Pfn,
-    page_type: PageType,
+    pub(super) page_type: PageType,
     /// The lists that it was on.
     pub(super) from: LruvecRef,
 }
@@ -72,8 +76,15 @@ impl Lruvecs {
     pub(super) fn new(frames: Pages) -> Self {
         Self {
             links: Links::new(frames),
+            places: None,
             table: RwLock::new(&TABLE_LOCK, Vec::new()),
         }
+    }
+
+    /// Keeps the order of accesses if a policy needs it. There are no pages yet.
+    pub(super) fn keep_order_for(&mut self, policy: &dyn EvictionPolicy) {
+        let frames = Pages(self.links.nr_frames() as u64);
+        self.places = policy.is_bounded().then(|| Places::new(frames));
     }
 
     pub(super) fn nr_frames(&self) -> usize {
@@ -104,6 +115,7 @@ impl Lruvecs {
             );
             let mut lists = former.lock();
             assert!(lists.is_empty(), "no group pays for these");
+            self.forget_order(&mut lists);
             lists.is_dead = true;
         }
     }
@@ -227,6 +239,7 @@ impl Lruvecs {
             debug_assert_eq!(cache.group_of(pfn), lruvec.group().id(), "{pfn}");
             note_placement(cache, pfn, place);
             self.links.push_head(&mut lists, pfn, list_for(cache, pfn));
+            self.note_listed(cache, &mut lists, pfn);
         }
         lruvec.note_sizes(&lists);
     }
@@ -268,7 +281,7 @@ impl Lruvecs {
     }
 
     /// Returns the list of a group that a page is on, if any; valid while the lists are locked.
-    fn list_within(
+    pub(super) fn list_within(
         &self,
         cache: &PageCache,
         lruvec: &Lruvec,
@@ -340,6 +353,7 @@ impl Lruvecs {
         let nr_taken;
         {
             let mut lists = child.lock();
+            self.forget_order(&mut lists);
             lists.is_dead = true;
             // As for isolated pages: requests above wait until they are back.
             nr_taken = LruList::ALL.iter().map(|list| lists.len(*list)).sum();
@@ -411,8 +425,9 @@ impl Lruvecs {
 
     /// Checks one group's lists; returns the number of pages on them.
     pub(super) fn check_invariants(&self, cache: &PageCache, lruvec: &Lruvec) -> Pages {
-        let lists = lruvec.lock();
+        let mut lists = lruvec.lock();
         lruvec.note_sizes(&lists);
+        self.check_order(&mut lists);
         for list in LruList::ALL {
             self.links.check(&lists, list, |pfn| {
                 assert_eq!(cache.group_of(pfn), lruvec.group().id(), "{pfn}");

@@ -245,6 +245,7 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
             PageKey::new(file, page),
             Shadow {
                 group: GroupId(3),
+                stamp: None,
                 age: page,
                 was_active: false,
             },
@@ -260,6 +261,7 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
         PageKey::new(file, 5),
         Shadow {
             group: GroupId(1),
+            stamp: None,
             age: 1,
             was_active: false,
         },
@@ -268,12 +270,13 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
         PageKey::new(file, 5),
         Shadow {
             group: GroupId(2),
+            stamp: None,
             age: 9,
             was_active: true,
         },
     );
     let back = shadows.take(PageKey::new(file, 5)).expect("the later one");
-    assert_eq!((back.group, back.was_active), (Some(GroupId(2)), true));
+    assert_eq!((back.group(), back.was_active), (Some(GroupId(2)), true));
     assert_eq!(back.age.distance(12), 3);
     assert_eq!(shadows.take(PageKey::new(file, 5)), None, "taken once");
 }

@@ -40,6 +40,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
     (
         "reclaim",
         &[
+            &["recency"],
             &["batch", "lists", "shadow", "transit"],
             &["policy", "stats"],
             &["sizes"],
@@ -51,6 +52,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
                 "arrival",
                 "contention",
                 "isolate",
+                "order",
                 "pass",
                 "refault",
                 "rmap",

@@ -2,8 +2,8 @@
 //!
 //! Every algorithm of [`models`](crate::models) runs over every trace, with a cache of 0.1, 1 and
 //! 10 % of the trace's distinct pages, empty at first. A figure is the share of exact LRU's misses
-//! that an algorithm avoids; below 0 it misses more. *balanced* models the library's default
-//! policy, with complete knowledge of each access; *bounded* is a study of another.
+//! that an algorithm avoids; below 0 it misses more. *balanced* is the library's default policy,
+//! one page at a time.
 //!
 //! The library's own policies run beside the models, in clusters as large as reclaim's
 //! ([`Decided`]); they are checked against the promise. With `--real`, traces are also replayed
@@ -15,7 +15,7 @@ mod traces;
 
 use std::time::{Duration, Instant};
 
-use highwater::lab::reclaim::policy::{Balanced, Car, Clock, S3Fifo, Sieve};
+use highwater::lab::reclaim::policy::{Balanced, Car, Clock, EvictionPolicy, S3Fifo, Sieve};
 
 use self::traces::Source as Trace;
 use super::{Experiment, ExperimentError, Extra, Findings, Setup, published};
@@ -139,7 +139,6 @@ const fn figure(algorithm: Algorithm) -> &'static str {
         Algorithm::Arc => "arc_percent",
         Algorithm::Car => "car_percent",
         Algorithm::Balanced => "balanced_percent",
-        Algorithm::Bounded => "bounded_percent",
         Algorithm::Belady => "belady_percent",
     }
 }
@@ -212,13 +211,18 @@ impl Cell {
 /// Returns the misses under the library's policy for `algorithm`, in clusters.
 fn decided(algorithm: Algorithm, trace: &AccessTrace, capacity: usize) -> u64 {
     match algorithm {
-        Algorithm::Clock => misses(Decided::new(Clock, trace, capacity).in_clusters(), trace),
-        Algorithm::Sieve => misses(Decided::new(Sieve, trace, capacity).in_clusters(), trace),
-        Algorithm::S3Fifo => misses(Decided::new(S3Fifo, trace, capacity).in_clusters(), trace),
-        Algorithm::Car => misses(Decided::new(Car, trace, capacity).in_clusters(), trace),
-        Algorithm::Balanced => misses(Decided::new(Balanced, trace, capacity).in_clusters(), trace),
+        Algorithm::Clock => decided_by(Clock, trace, capacity),
+        Algorithm::Sieve => decided_by(Sieve, trace, capacity),
+        Algorithm::S3Fifo => decided_by(S3Fifo, trace, capacity),
+        Algorithm::Car => decided_by(Car, trace, capacity),
+        Algorithm::Balanced => decided_by(Balanced, trace, capacity),
         other => unreachable!("the library has no policy {}", other.name()),
     }
+}
+
+fn decided_by(policy: impl EvictionPolicy, trace: &AccessTrace, capacity: usize) -> u64 {
+    let cache = Decided::new(policy, capacity, trace.footprint());
+    misses(cache.in_clusters(), trace)
 }
 
 fn with_reductions(row: Row, columns: &[By], reduction: impl Fn(By) -> f64) -> Row {

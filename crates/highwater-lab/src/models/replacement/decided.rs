@@ -6,11 +6,15 @@
 //! and the clusters.
 
 use highwater::lab::cache::Referenced;
-use highwater::lab::reclaim::PageType;
-use highwater::lab::reclaim::policy::{EvictionPolicy, Fate, Lens, Look, PolicyState, Side};
+use highwater::lab::reclaim::policy::{
+    EvictedBy, EvictionPolicy, Fate, Lens, Look, PolicyState, Side,
+};
+use highwater::lab::reclaim::{PageType, Places, Recency, Stamp};
 
+use highwater::units::{Pages, Pfn};
+
+use super::Replacement;
 use super::lists::Lists;
-use super::{AccessTrace, Replacement};
 
 const SIDES: [Side; 2] = [Side::Inactive, Side::Active];
 
@@ -31,21 +35,59 @@ pub struct Decided<P> {
     capacity: usize,
     cluster: usize,
     lists: Lists<2>,
-    /// Ghosts, by page: its list, and its number among the evictions from that list.
-    left: Vec<Option<(Side, u64)>>,
+    /// Ghosts, by page.
+    left: Vec<Option<Ghost>>,
+    /// If the policy is bounded by LRU.
+    bounds: Option<Bounds>,
+    /// Buffer of a scan.
+    scanned: Vec<u32>,
+}
+
+/// The record of an evicted page.
+#[derive(Clone, Copy, Debug)]
+struct Ghost {
+    from: Side,
+    /// Its number among the evictions from that list.
+    age: u64,
+    /// Its last known access, if the policy is bounded by LRU.
+    stamp: Stamp,
+}
+
+/// The order of accesses of a policy that is bounded by LRU; a page's number is its frame's.
+#[derive(Debug)]
+struct Bounds {
+    places: Places,
+    recency: Recency,
+    /// Accesses that were not collected yet, by page.
+    young: Vec<u8>,
+    /// Buffer of a walk.
+    walked: Vec<Pfn>,
+}
+
+impl Bounds {
+    fn new(footprint: usize) -> Self {
+        Self {
+            places: Places::new(Pages(footprint as u64)),
+            recency: Recency::default(),
+            young: vec![0; footprint],
+            walked: Vec::new(),
+        }
+    }
 }
 
 impl<P: EvictionPolicy> Decided<P> {
-    /// Creates an empty cache for the pages of a trace, which scans pages one by one.
+    /// Creates an empty cache for the pages `0 .. footprint`, which scans pages one by one.
     #[must_use]
-    pub fn new(policy: P, trace: &AccessTrace, capacity: usize) -> Self {
+    pub fn new(policy: P, capacity: usize, footprint: usize) -> Self {
         Self {
+            bounds: policy.is_bounded().then(|| Bounds::new(footprint)),
             policy,
             state: PolicyState::default(),
             capacity,
             cluster: 1,
-            lists: Lists::new(trace.footprint()),
-            left: vec![None; trace.footprint()],
+            lists: Lists::new(footprint),
+            left: vec![None; footprint],
+            scanned: Vec::new(),
         }
     }
 
@@ -64,13 +106,28 @@ impl<P: EvictionPolicy> Decided<P> {
         }
     }
 
-    /// Scans a cluster of the list that the policy names.
+    fn accesses_max(&self) -> u8 {
+        u8::try_from(self.policy.accesses_max()).expect("at most three")
+    }
+
+    /// Scans a cluster: of LRU's victims, or of the list that the policy names.
     fn shrink(&mut self) {
+        while self.walk() {}
+        let whose = |bounds: &mut Bounds| bounds.recency.victims();
+        let victims = self.bounds.as_mut().map_or(EvictedBy::Policy, whose);
+        self.state.follow(victims, self.lens());
+        match victims {
+            EvictedBy::Lru => self.shrink_oldest(),
+            EvictedBy::Policy => self.shrink_list(),
+        }
+    }
+
+    fn shrink_list(&mut self) {
         let from = self.policy.next(&self.state, self.lens());
-        let isolated: Vec<u32> = (0..self.cluster)
-            .map_while(|_| self.lists.pop(from as usize))
-            .collect();
-        for page in isolated {
+        let mut isolated = std::mem::take(&mut self.scanned);
+        isolated.extend((0..self.cluster).map_while(|_| self.lists.pop(from as usize)));
+        for page in isolated.drain(..) {
+            self.collect(page);
             let look = Look {
                 entries: Referenced::Seen {
                     young: 0,
@@ -81,10 +138,7 @@ impl<P: EvictionPolicy> Decided<P> {
                 page_type: PageType::File,
             };
             match self.policy.judge(&self.state, self.lens(), from, look) {
-                Fate::Evict | Fate::EvictClean => {
-                    let age = self.state.leave(from, 1);
-                    self.left[page as usize] = Some((from, age));
-                }
+                Fate::Evict | Fate::EvictClean => self.leave(from, page),
                 Fate::Stay { to, credit } => {
                     let credit = u8::try_from(credit).expect("at most three");
                     self.lists.set_mark(page, credit);
@@ -93,24 +147,103 @@ impl<P: EvictionPolicy> Decided<P> {
                 Fate::Cull => unreachable!("no page is locked"),
             }
         }
+        self.scanned = isolated;
+    }
+
+    /// Evicts those of the pages with the oldest known accesses that were not accessed since.
+    fn shrink_oldest(&mut self) {
+        let bounds = self.bounds.as_ref().expect("the policy is bounded");
+        let mut oldest = std::mem::take(&mut self.scanned);
+        let in_order = bounds.recency.oldest_first(&bounds.places);
+        oldest.extend(in_order.take(self.cluster).map(|page| page.0));
+        for page in oldest.drain(..) {
+            if !self.collect(page) {
+                let from = SIDES[self.lists.list_of(page).expect("it is in the cache")];
+                self.lists.remove(page);
+                self.leave(from, page);
+            }
+        }
+        self.scanned = oldest;
+    }
+
+    /// Takes some of the looks that are due; returns whether there were any.
+    fn walk(&mut self) -> bool {
+        let Some(bounds) = &mut self.bounds else {
+            return false;
+        };
+        let mut pages = std::mem::take(&mut bounds.walked);
+        pages.clear();
+        bounds.recency.walk(&bounds.places, u64::MAX, &mut pages);
+        for page in &pages {
+            self.collect(page.0);
+        }
+        let is_any = !pages.is_empty();
+        if let Some(bounds) = &mut self.bounds {
+            bounds.walked = pages;
+        }
+        is_any
+    }
+
+    /// Collects a page's accesses, if the policy is bounded by LRU; returns whether there were
+    /// any.
+    fn collect(&mut self, page: u32) -> bool {
+        let most = self.accesses_max();
+        let Some(bounds) = &mut self.bounds else {
+            return false;
+        };
+        let young = std::mem::take(&mut bounds.young[page as usize]);
+        if young > 0 {
+            bounds.recency.touch(&bounds.places, Pfn(page));
+            let mark = self.lists.mark(page) + young;
+            self.lists.set_mark(page, mark.min(most));
+        }
+        young > 0
+    }
+
+    /// Records the departure of a page that is on no list.
+    fn leave(&mut self, from: Side, page: u32) {
+        let age = self.state.leave(from, 1);
+        let leave = |bounds: &mut Bounds| bounds.recency.leave(&bounds.places, Pfn(page));
+        let stamp = self.bounds.as_mut().map_or(Stamp(0), leave);
+        self.left[page as usize] = Some(Ghost { from, age, stamp });
     }
 }
 
 impl<P: EvictionPolicy> Replacement for Decided<P> {
     fn access(&mut self, page: u32) -> bool {
+        let most = self.accesses_max();
         if self.lists.list_of(page).is_some() {
-            let most = u8::try_from(self.policy.accesses_max()).expect("at most three");
-            self.lists.raise_mark(page, most);
+            match &mut self.bounds {
+                Some(bounds) => {
+                    let young = &mut bounds.young[page as usize];
+                    *young = (*young + 1).min(most);
+                }
+                None => self.lists.raise_mark(page, most),
+            }
             return true;
         }
         while self.resident() >= self.capacity {
             self.shrink();
         }
         let left = self.left[page as usize].take();
-        let departure = left.map(|(from, age)| self.state.departure(from, age));
+        let departure = left.map(|ghost| self.state.departure(ghost.from, ghost.age));
         let to = self.policy.admit(&self.state, self.lens(), departure);
         self.lists.set_mark(page, 0);
         self.lists.push(to as usize, page);
+        if let Some(bounds) = &mut self.bounds {
+            if let (Some(ghost), Some(departure)) = (left, departure) {
+                let (distance, capacity) = (departure.distance, self.capacity as u64);
+                bounds
+                    .places
+                    .note_known(Pfn(page), ghost.stamp, distance, capacity);
+            }
+            bounds.young[page as usize] = 0;
+            bounds.recency.enter(&bounds.places, Pfn(page));
+        }
+        let is_overdue = |bounds: &Bounds| bounds.recency.is_overdue();
+        while self.bounds.as_ref().is_some_and(is_overdue) {
+            self.walk();
+        }
         false
     }
 

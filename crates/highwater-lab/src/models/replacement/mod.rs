@@ -14,19 +14,18 @@
 //! `tests/policies.rs::models_match_the_reference_counts`, and below.
 
 mod arc;
-mod balanced;
 mod belady;
-mod bounded;
 mod cache;
 mod car;
 mod clock;
 mod decided;
 mod lists;
 mod lru;
-mod recency;
 mod s3_fifo;
 mod sieve;
 mod two_q;
+
+use highwater::lab::reclaim::policy::Balanced;
 
 pub use cache::{AccessTrace, Replacement};
 pub use decided::Decided;
@@ -50,17 +49,16 @@ pub enum Algorithm {
     Arc,
     /// Two clocks whose share adapts.
     Car,
-    /// S3-FIFO with an adaptive small queue: the library's default, with complete knowledge.
+    /// S3-FIFO with an adaptive small queue, bounded by LRU: the library's default, as its own
+    /// code decides, one page at a time.
     Balanced,
-    /// Balanced within a credit of misses above LRU's: a study for the library's default.
-    Bounded,
     /// Belady's MIN, which knows the future.
     Belady,
 }
 
 impl Algorithm {
     /// All of them, LRU first and Belady's last.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::Lru,
         Self::Fifo,
         Self::Clock,
@@ -70,7 +68,6 @@ impl Algorithm {
         Self::Arc,
         Self::Car,
         Self::Balanced,
-        Self::Bounded,
         Self::Belady,
     ];
 
@@ -87,7 +84,6 @@ impl Algorithm {
             Self::Arc => "ARC",
             Self::Car => "CAR",
             Self::Balanced => "balanced",
-            Self::Bounded => "bounded",
             Self::Belady => "Belady",
         }
     }
@@ -110,8 +106,7 @@ impl Algorithm {
             Self::TwoQ => work.run(two_q::TwoQ::new(capacity, footprint)),
             Self::Arc => work.run(arc::Arc::new(capacity, footprint)),
             Self::Car => work.run(car::Car::new(capacity, footprint)),
-            Self::Balanced => work.run(balanced::Balanced::new(capacity, footprint)),
-            Self::Bounded => work.run(bounded::Bounded::new(capacity, footprint)),
+            Self::Balanced => work.run(Decided::new(Balanced, capacity, footprint)),
             Self::Belady => panic!("Belady's algorithm needs the whole trace"),
         }
     }

@@ -314,7 +314,7 @@ fn caches_hold_what_they_may() {
         check(two_q::TwoQ::new(capacity, pages), &trace, capacity);
         check(arc::Arc::new(capacity, pages), &trace, capacity);
         check(car::Car::new(capacity, pages), &trace, capacity);
-        check(balanced::Balanced::new(capacity, pages), &trace, capacity);
+        check(Decided::new(Balanced, capacity, pages), &trace, capacity);
         let least = Algorithm::Belady.misses(&trace, capacity);
         for algorithm in Algorithm::ALL {
             assert!(algorithm.misses(&trace, capacity) >= least, "{algorithm:?}");

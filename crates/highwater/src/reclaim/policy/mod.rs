@@ -13,16 +13,16 @@
 //! Most policies evict pages from either list, and measure time by each list. The two-list LRU
 //! [ages](EvictionPolicy::ages) the active list instead.
 //!
-//! A policy keeps its state in the [`PolicyState`] of the two lists: how many pages have left each,
-//! the target length of the first, and how two ways to set that length compare. When a page is
+//! A policy keeps its state in the [`PolicyState`] of the two lists: how many pages have left
+//! each, the target length of the first, and whether LRU's victims are evicted. When a page is
 //! evicted, its shadow keeps the list that it left and that list's count; when it refaults, the
 //! difference is its *distance* ([`Departure`]): that many others have left the list since, and a
 //! list longer by that many pages would have kept it.
 //!
 //! Accesses are not seen when they happen: they set marks, up to three, which reclaim counts and
-//! clears when it scans the page. The access that brought a page in is not counted. Decisions based
-//! on the order of arrival are exact nevertheless; LRU, which needs the order of accesses, is
-//! approximated as in the kernel.
+//! clears when it scans the page. The access that brought a page in is not counted. Decisions
+//! based on the order of arrival are exact nevertheless. LRU, which needs the order of accesses,
+//! is approximated: by two lists as in the kernel, or by walks (module `recency`).
 //!
 //! | policy | first list | second list |
 //! |---|---|---|
@@ -39,7 +39,6 @@
 mod balanced;
 mod car;
 mod clock;
-mod duel;
 mod kind;
 mod s3_fifo;
 mod sieve;
@@ -64,6 +63,7 @@ use std::fmt;
 
 use super::lists::PageType;
 pub use super::lists::Side;
+pub use super::recency::EvictedBy;
 use crate::cache::Referenced;
 
 /// Maximum number of accesses between two scans that can be distinguished: the bits of an entry.
@@ -177,6 +177,12 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// - a [`Departure`] names the active list if the page had ever been on it, and its distance is
     ///   the evictions and activations since in the group for whose shortage the page was evicted.
     fn ages(&self) -> bool {
+        false
+    }
+
+    /// Returns whether its misses are bounded by those of LRU: reclaim keeps an account of both,
+    /// and evicts LRU's victims where the policy's would owe too much (module `recency`).
+    fn is_bounded(&self) -> bool {
         false
     }
 

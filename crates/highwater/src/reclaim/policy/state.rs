@@ -3,8 +3,7 @@
 //! Written by threads that evict pages or bring them in, without a lock: each word is valid on its
 //! own, and one that is a few pages behind decides about a few pages differently.
 
-use super::duel::Duel;
-use super::{Departure, Side};
+use super::{Departure, EvictedBy, Lens, Side};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// No length was learnt yet.
@@ -25,8 +24,12 @@ pub struct PolicyState {
     /// Target length of the inactive list.
     /// Written by: refaults. Read by: reclaimers. Publishes: nothing.
     target: AtomicU64,
-    /// Decides whether that length is the learnt one.
-    pub(super) duel: Duel,
+    /// Whether LRU's victims are evicted, if the policy is bounded by it.
+    /// Written by: reclaimers. Read by: the same. Publishes: nothing.
+    is_lru: AtomicBool,
+    /// Whether new pages fill the active list, which LRU has left short.
+    /// Written by: reclaimers; refaults. Read by: both. Publishes: nothing.
+    is_filling: AtomicBool,
     /// Whether all pages of the active list are on their way to the inactive one.
     /// Written by: reclaimers. Read by: reclaimers. Publishes: nothing.
     is_turning: AtomicBool,
@@ -49,7 +52,8 @@ impl PolicyState {
             left: [AtomicU64::new(start), AtomicU64::new(start)],
             ghosts: Default::default(),
             target: AtomicU64::new(UNKNOWN),
-            duel: Duel::default(),
+            is_lru: AtomicBool::new(false),
+            is_filling: AtomicBool::new(false),
             is_turning: AtomicBool::new(false),
         }
     }
@@ -110,6 +114,24 @@ impl PolicyState {
     pub(super) fn forget(&self, from: Side) {
         let ghosts = &self.ghosts[from as usize];
         ghosts.store(self.ghosts(from).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// Records whose victims are evicted from now on.
+    pub fn follow(&self, victims: EvictedBy, lens: Lens) {
+        let is_lru = victims == EvictedBy::Lru;
+        if is_lru != self.is_lru.swap(is_lru, Ordering::Relaxed) {
+            let is_short = 2 * lens.active < lens.capacity;
+            self.is_filling
+                .store(!is_lru && is_short, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_filling(&self) -> bool {
+        self.is_filling.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn end_filling(&self) {
+        self.is_filling.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn is_turning(&self) -> bool {
