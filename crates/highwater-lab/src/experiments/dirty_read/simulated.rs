@@ -80,7 +80,8 @@ pub(super) fn run(
     let mut times = [Duration::ZERO; CLIENTS];
     let mut threads = Threads::default();
     let mut ran = Ran::default();
-    let operations = setup.pick(600_000, 60_000);
+    // Fifteen for each page: with half as many, what the policies learn at first decides.
+    let operations = setup.pick(600_000, 120_000);
     let mut before = (Duration::ZERO, Transfers::default(), [0; 2]);
     for operation in 0..operations * 3 / 2 {
         let least = times.iter().enumerate().min_by_key(|(_, time)| **time);
