@@ -190,24 +190,18 @@ impl Reclaim {
         page_type: PageType,
         control: &ScanControl<'_>,
     ) -> EvictedBy {
-        let Some(places) = &self.lruvecs.places else {
+        if self.lruvecs.places.is_none() {
             return EvictedBy::Policy;
-        };
+        }
         // Twice as many as come due for a cluster, so that looks that are overdue are made up for.
-        let mut most = 2 * LOOKS * self.cluster(control.actor);
-        let mut pages = Vec::new();
-        let victims = loop {
-            let mut lists = lruvec.lock();
-            let recency = lists.recency(page_type);
-            pages.clear();
-            recency.walk(places, most.min(LOOKS_MAX), &mut pages);
-            if pages.is_empty() {
-                break recency.victims();
+        let mut left = 2 * LOOKS * self.cluster(control.actor);
+        loop {
+            match self.walk(lruvec, page_type, control.within(), left) {
+                0 => break,
+                looks => left -= looks,
             }
-            drop(lists);
-            most -= pages.len() as u64;
-            self.look_at(lruvec, page_type, control.within(), &pages);
-        };
+        }
+        let victims = lruvec.lock().recency(page_type).victims();
         let lens = lruvec.sizes().lens(page_type);
         lruvec.policy_state(page_type).follow(victims, lens);
         victims
@@ -220,26 +214,39 @@ impl Reclaim {
     /// The lists' lock if there is nothing to do; otherwise up to 1,024 looks, for a batch of
     /// pages.
     pub(super) fn catch_up(&self, lruvec: &Lruvec, page_type: PageType) {
-        let Some(places) = &self.lruvecs.places else {
-            return;
-        };
-        if page_type == PageType::Anon && !self.has_swap() {
+        // Anonymous pages are evicted to swap alone.
+        let is_evicted = page_type == PageType::File || self.has_swap();
+        if self.lruvecs.places.is_none() || !is_evicted {
             return;
         }
-        let mut pages = Vec::new();
         for _ in 0..1024 / LOOKS_MAX {
-            pages.clear();
-            let mut lists = lruvec.lock();
-            let recency = lists.recency(page_type);
-            if recency.is_overdue() {
-                recency.walk(places, LOOKS_MAX, &mut pages);
-            }
-            drop(lists);
-            if pages.is_empty() {
+            let is_overdue = lruvec.lock().recency(page_type).is_overdue();
+            if !is_overdue || self.walk(lruvec, page_type, None, LOOKS_MAX) == 0 {
                 return;
             }
-            self.look_at(lruvec, page_type, None, &pages);
         }
+    }
+
+    /// Takes up to `most` of the looks that are due, but only as many as one lock allows; returns
+    /// their number.
+    fn walk(
+        &self,
+        lruvec: &Lruvec,
+        page_type: PageType,
+        within: Option<&GroupNode>,
+        most: u64,
+    ) -> u64 {
+        let Some(places) = &self.lruvecs.places else {
+            return 0;
+        };
+        let most = most.min(LOOKS_MAX);
+        let mut pages = Vec::new();
+        lruvec
+            .lock()
+            .recency(page_type)
+            .walk(places, most, &mut pages);
+        self.look_at(lruvec, page_type, within, &pages);
+        pages.len() as u64
     }
 
     /// Takes the accesses to pages; returns those pages that had none.
@@ -264,11 +271,6 @@ impl Reclaim {
         self.lruvecs
             .note_seen(&self.cache, lruvec, page_type, &seen);
         idle
-    }
-
-    /// Records what a scan has found about pages that are on the lists again.
-    pub(super) fn note_seen(&self, lruvec: &Lruvec, page_type: PageType, seen: &ScanNotes) {
-        self.lruvecs.note_seen(&self.cache, lruvec, page_type, seen);
     }
 
     /// Isolates those of the `count` pages with the oldest known accesses that were not accessed

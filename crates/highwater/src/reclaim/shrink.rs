@@ -1,5 +1,5 @@
-//! Scanning a cluster of one list (`shrink_folio_list`): isolate, check, write back, evict, put
-//! back.
+//! Scanning a cluster of one list (`shrink_folio_list`), or of LRU's victims on both (module
+//! `order`): isolate, check, write back, evict, put back.
 //!
 //! Pages are isolated under the lruvec's lock, and everything else happens without it. All
 //! evictable pages are evicted together, so that the heavy barrier of retracting is paid once; the
@@ -19,14 +19,14 @@ use crate::units::{Bytes, Pfn};
 pub(super) struct Cluster<'a> {
     lruvec: &'a LruvecRef,
     page_type: PageType,
-    from: From,
+    from: ScanFrom,
     count: u64,
     round: &'a Round,
 }
 
 /// The pages that are scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
+enum ScanFrom {
     /// Those at the tail of a list.
     List(Side),
     /// Those with the oldest known accesses, on both lists: LRU's victims.
@@ -47,7 +47,7 @@ impl Reclaim {
         let mut cluster = Cluster {
             lruvec: &step.lruvec,
             page_type: PageType::Anon,
-            from: From::Oldest,
+            from: ScanFrom::Oldest,
             count: 0,
             round,
         };
@@ -56,7 +56,7 @@ impl Reclaim {
             for (from, count) in self.turns(&cluster, step, scan.control) {
                 let exposed = step.exposed - (scan.outcome.nr_reclaimed - before);
                 (cluster.from, cluster.count) = (from, count);
-                looked += if self.ages() && from == From::List(Side::Active) {
+                looked += if self.ages() && from == ScanFrom::List(Side::Active) {
                     self.age_list(&cluster, scan)
                 } else {
                     cluster.count = count.min(exposed);
@@ -66,7 +66,7 @@ impl Reclaim {
         }
         if step.trims_anon && step.counts.of(LruList::ActiveAnon) == 0 {
             cluster.page_type = PageType::Anon;
-            cluster.from = From::List(Side::Active);
+            cluster.from = ScanFrom::List(Side::Active);
             cluster.count = self.cluster(scan.control.actor);
             self.age_list(&cluster, scan);
         }
@@ -74,10 +74,15 @@ impl Reclaim {
     }
 
     /// Returns what a step scans of a type, in order, with the counts.
-    fn turns(&self, of: &Cluster<'_>, step: &Step, control: &ScanControl<'_>) -> [(From, u64); 2] {
+    fn turns(
+        &self,
+        of: &Cluster<'_>,
+        step: &Step,
+        control: &ScanControl<'_>,
+    ) -> [(ScanFrom, u64); 2] {
         let count = |side| step.counts.of(of.page_type.list(side));
         if self.ages() {
-            return [Side::Inactive, Side::Active].map(|side| (From::List(side), count(side)));
+            return [Side::Inactive, Side::Active].map(|side| (ScanFrom::List(side), count(side)));
         }
         // A type's count is that of its inactive list.
         let count = count(Side::Inactive);
@@ -94,11 +99,11 @@ impl Reclaim {
         // on one do not hide evictable pages on the other.
         if of.is_last_resort() {
             let side = next();
-            return [side, side.other()].map(|side| (From::List(side), count));
+            return [side, side.other()].map(|side| (ScanFrom::List(side), count));
         }
         let from = match victims {
-            EvictedBy::Lru => From::Oldest,
-            EvictedBy::Policy => From::List(next()),
+            EvictedBy::Lru => ScanFrom::Oldest,
+            EvictedBy::Policy => ScanFrom::List(next()),
         };
         [(from, count), (from, 0)]
     }
@@ -112,13 +117,13 @@ impl Reclaim {
         // may come back.
         lruvec.note_isolated(page_type, cluster.count);
         let looked = match cluster.from {
-            From::List(side) => {
+            ScanFrom::List(side) => {
                 let list = page_type.list(side);
                 self.lruvecs
                     .isolate_tail(lruvec, list, cluster.count, isolated);
                 isolated.len() as u64
             }
-            From::Oldest => {
+            ScanFrom::Oldest => {
                 self.isolate_oldest(lruvec, page_type, cluster.count, scan.control, isolated)
             }
         };
@@ -186,12 +191,13 @@ impl Reclaim {
         let activated = scratch.putback.iter().filter(is_activated).count() as u64;
         self.stats.count_activated(lruvec.group(), activated);
         lruvec.age(activated);
-        if cluster.from == From::Oldest {
+        if cluster.from == ScanFrom::Oldest {
             let stays = scratch.putback.iter().map(|(pfn, _)| *pfn);
             scratch.seen.held.extend(stays);
         }
         self.put_back_all(cluster, scratch);
-        self.note_seen(lruvec, page_type, &scratch.seen);
+        self.lruvecs
+            .note_seen(&self.cache, lruvec, page_type, &scratch.seen);
         scratch.seen.clear();
         let freed = self.free_evicted(&mut scratch.evict);
         self.note_settled(cluster);
@@ -306,8 +312,11 @@ impl Reclaim {
         let page_type = cluster.page_type;
         let entries = self.look(pfn, cluster.round.level, control.within());
         let copies = self.cache.take_accesses(pfn);
-        let is_young = matches!(entries, Referenced::Seen { young: 1.., .. });
-        if is_young || copies > 0 {
+        let young = match entries {
+            Referenced::Seen { young, .. } => young,
+            Referenced::Contended => 0,
+        };
+        if young + copies > 0 {
             seen.touched.push(pfn);
         }
         let look = Look {
@@ -317,19 +326,12 @@ impl Reclaim {
         };
         let side = self.side_of(pfn);
         let fate = match (cluster.from, entries) {
-            (From::Oldest, Referenced::Seen { locked: false, .. }) if !is_young && copies == 0 => {
-                Fate::Evict
-            }
-            (
-                From::Oldest,
-                Referenced::Seen {
-                    locked: false,
-                    young,
-                    ..
+            (ScanFrom::Oldest, Referenced::Seen { locked: false, .. }) => match young + copies {
+                0 => Fate::Evict,
+                _ => Fate::Stay {
+                    to: side,
+                    credit: (look.credit + young).min(self.policy.accesses_max()),
                 },
-            ) => Fate::Stay {
-                to: side,
-                credit: (look.credit + young).min(self.policy.accesses_max()),
             },
             _ => {
                 let state = cluster.lruvec.policy_state(page_type);

@@ -10,7 +10,6 @@ use highwater::lab::reclaim::policy::{
     EvictedBy, EvictionPolicy, Fate, Lens, Look, PolicyState, Side,
 };
 use highwater::lab::reclaim::{PageType, Places, Recency, Stamp};
-
 use highwater::units::{Pages, Pfn};
 
 use super::Replacement;
@@ -23,7 +22,7 @@ const CLUSTER_MAX: usize = 32;
 const CLUSTER_FRACTION: usize = 256;
 
 /// Returns the size of a cluster of reclaim in a pool of that many pages.
-pub(super) fn cluster(capacity: usize) -> usize {
+fn cluster(capacity: usize) -> usize {
     (capacity / CLUSTER_FRACTION).clamp(1, CLUSTER_MAX)
 }
 
