@@ -239,6 +239,38 @@ fn advice_does_what_it_says() {
 }
 
 #[test]
+fn hot_pages_stay_in_random_order_too() {
+    // Goal: advice against readahead does not cost the pages that are read most, as the kernel's
+    // does; advice of a sequential scan does. Method: 32 hot pages are read before each 32 of
+    // others, through 128 frames.
+    const HOT: u64 = 32;
+    let misses_of_hot = |pattern| {
+        let hw = support::manager(128);
+        let storage = TestFile::new(16 * HOT);
+        let (_file, map) = support::mapped(&hw, &storage, Access::ReadOnly);
+        map.set_read_pattern(pattern);
+        let mut missed = 0;
+        for round in 0..150 {
+            let before = hw.snapshot().counter("pgmajfault");
+            for page in 0..HOT {
+                map.read(&hw.enter(), page).unwrap();
+            }
+            missed += hw.snapshot().counter("pgmajfault") - before;
+            let first = (1 + round % 15) * HOT;
+            // Not in order, so that none is read ahead.
+            for page in (first..first + HOT).rev() {
+                map.read(&hw.enter(), page).unwrap();
+            }
+        }
+        hw.check_invariants();
+        missed
+    };
+    let [random, sequential] = [ReadPattern::Random, ReadPattern::Sequential].map(misses_of_hot);
+    assert!(random < 4 * HOT, "{random}");
+    assert!(sequential > 4 * random, "{sequential} and {random}");
+}
+
+#[test]
 fn locked_pages_stay_until_they_are_unlocked_or_unmapped() {
     // Goal: a lock keeps pages under any pressure, and its end keeps none. Method: a locked mapping
     // in a pool through which another file is read; then it is unlocked, or dropped, and the same

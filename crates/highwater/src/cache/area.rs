@@ -49,8 +49,6 @@ pub enum AreaFlag {
     Locked = 1 << 1,
     /// Read sequentially: accesses through it do not predict later ones.
     Sequential = 1 << 2,
-    /// Read in random order: no readahead, and accesses do not predict later ones.
-    Random = 1 << 3,
 }
 
 /// Arguments for a new area.
@@ -232,12 +230,9 @@ impl VmArea {
     /// Sets the order in which pages are going to be read.
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.readahead.set_pattern(pattern);
-        self.clear(AreaFlag::Sequential);
-        self.clear(AreaFlag::Random);
         match pattern {
-            ReadPattern::Normal => {}
             ReadPattern::Sequential => self.set(AreaFlag::Sequential),
-            ReadPattern::Random => self.set(AreaFlag::Random),
+            ReadPattern::Normal | ReadPattern::Random => self.clear(AreaFlag::Sequential),
         }
     }
 
@@ -302,7 +297,9 @@ impl PageCache {
     ) -> Option<R> {
         let seen = area.table.get(page.0);
         let held = hold(area.key(page), seen.pfn()?)?;
-        area.table.touch(page.0, seen);
+        if area.table.touch(page.0, seen) {
+            self.note_touched(seen.pfn()?);
+        }
         Some(held)
     }
 
@@ -334,6 +331,7 @@ impl PageCache {
         mapcount.fetch_add(1, Ordering::Relaxed);
         match area.table.install(page.0, pfn) {
             Installed::Now(was) => {
+                self.note_touched(pfn);
                 area.space().add(area.member(), 1);
                 if was.is_swapped() {
                     area.space().add(RssMember::Swap, -1);

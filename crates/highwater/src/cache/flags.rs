@@ -56,6 +56,9 @@ pub enum PageFlag {
     Refused = 1 << 8,
     /// Brought in without a request, and not accessed yet: its first access earns credit.
     Ahead = 1 << 11,
+    /// An entry that maps it has counted an access since reclaim last
+    /// [took](PageCache::take_accesses) them.
+    Touched = 1 << 14,
     /// Under write-back: its storage has been asked to write it, and has not answered yet.
     Writeback = 1 << 10,
 }
@@ -205,8 +208,25 @@ impl PageCache {
         _ = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
+    /// Records that an entry which maps the page has counted its first access.
+    pub(super) fn note_touched(&self, pfn: Pfn) {
+        // Release. Pairs with: the acquire of `was_touched`: a thread that clears the flag sees
+        // the entry's mark. A change of the word in any case, since a thread that only saw the
+        // flag set could not know whether it was cleared before or after the entry was searched.
+        self.flags[pfn.index()].fetch_or(PageFlag::Touched as u16, Ordering::Release);
+    }
+
+    /// Returns whether entries may have counted accesses; clears the flag.
+    pub(super) fn was_touched(&self, pfn: Pfn) -> bool {
+        // Acquire. Pairs with: the release of `note_touched`.
+        let clear =
+            |flags: &AtomicU16| flags.fetch_and(!(PageFlag::Touched as u16), Ordering::Acquire);
+        self.has_flag(pfn, PageFlag::Touched)
+            && clear(&self.flags[pfn.index()]) & PageFlag::Touched as u16 != 0
+    }
+
     /// Takes the accesses that no entry records; returns their number.
-    pub fn take_accesses(&self, pfn: Pfn) -> u32 {
+    pub fn take_copies(&self, pfn: Pfn) -> u32 {
         let flags = &self.flags[pfn.index()];
         // Relaxed, both: as above. Stores nothing if there were none.
         match fresh_of(flags.load(Ordering::Relaxed)) {

@@ -460,7 +460,9 @@ impl PageCache {
     /// Clears every accessed mark of a page that this thread has filled and no other has found yet.
     pub fn forget_young(&self, pfn: Pfn) {
         self.test_and_clear_young(pfn);
-        self.referenced(pfn, RmapAccess::Snapshot, None);
+        if self.was_touched(pfn) {
+            self.referenced(pfn, RmapAccess::Snapshot, None);
+        }
     }
 
     /// Marks a page as accessed since reclaim last scanned it.

@@ -195,26 +195,23 @@ impl PageTable {
         Some(Entry(word.load(Ordering::Relaxed)))
     }
 
-    /// Counts an access through an entry that was seen as `seen` and names a frame.
+    /// Counts an access through an entry that was seen as `seen` and names a frame; returns whether
+    /// it is the first that is counted.
     #[inline]
-    pub(super) fn touch(&self, page: u64, seen: Entry) {
-        if seen.often_accessed().is_none() {
-            self.touch_slowly(page, seen);
-        }
+    pub(super) fn touch(&self, page: u64, seen: Entry) -> bool {
+        seen.often_accessed().is_none() && self.touch_slowly(page, seen)
     }
 
     #[cold]
-    fn touch_slowly(&self, page: u64, seen: Entry) {
-        if let Some(Some(word)) = self.existing(page) {
-            // Relaxed: a mark orders nothing. Failure means that the entry changed meanwhile, and
-            // loses one access: at worst a second chance.
-            let _ = word.compare_exchange(
-                seen.0,
-                seen.touched(self.young_max).0,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-        }
+    fn touch_slowly(&self, page: u64, seen: Entry) -> bool {
+        let Some(Some(word)) = self.existing(page) else {
+            return false;
+        };
+        let touched = seen.touched(self.young_max);
+        // Relaxed: the page's flag orders it. Failure means that the entry changed meanwhile, and
+        // loses one access: at worst a second chance.
+        let result = word.compare_exchange(seen.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
+        result.is_ok() && seen.young() == 0
     }
 
     /// Makes an entry name the frame that holds its page, accessed once. The caller holds the page
@@ -363,15 +360,14 @@ impl PageTable {
         let Some(word) = self.existing(page).flatten() else {
             return 0;
         };
-        // Relaxed, both: a mark orders nothing.
-        let seen = Entry(word.load(Ordering::Relaxed));
-        if seen.pfn() != Some(pfn) || seen.young() == 0 {
-            return 0;
-        }
-        let cleared = seen.without_young().0;
-        // Failure means one more access, which counts for the next scan, or that the entry is gone.
-        let taken = word.compare_exchange(seen.0, cleared, Ordering::Relaxed, Ordering::Relaxed);
-        taken.map_or(0, |_| seen.young())
+        let young =
+            |seen| Some(Entry(seen)).filter(|seen| seen.pfn() == Some(pfn) && seen.young() > 0);
+        // Relaxed, both: the page's flag orders it. Not left for another access meanwhile: only the
+        // first one sets that flag.
+        let taken = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seen| {
+            Some(young(seen)?.without_young().0)
+        });
+        taken.map_or(0, |seen| Entry(seen).young())
     }
 
     /// Calls `visit` for each page whose entry names a frame or is swapped.

@@ -166,9 +166,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Sets the order in which pages will be read through this mapping. With a known order, an
-    /// access does not predict later ones, so it does not protect its page from eviction
-    /// (`MADV_SEQUENTIAL`, `MADV_RANDOM`).
+    /// Sets the order in which pages will be read through this mapping. Sequential accesses do not
+    /// predict later ones, so they do not protect their pages from eviction (`MADV_SEQUENTIAL`).
+    /// Accesses in random order do, unlike under the kernel's `MADV_RANDOM`.
     ///
     /// # Examples
     ///

@@ -260,7 +260,7 @@ impl Reclaim {
         let mut seen = ScanNotes::default();
         let mut idle = Vec::new();
         for &pfn in pages {
-            match self.take_accesses(pfn, within) {
+            match self.cache.take_accesses(pfn, within) {
                 0 => idle.push(pfn),
                 accesses => {
                     self.cache.add_credit(pfn, accesses);

@@ -108,18 +108,6 @@ impl Reclaim {
         }
     }
 
-    /// Takes the accesses to a page since reclaim last looked at it, as far as they count; returns
-    /// their number. The page need not be isolated: if another page is in the frame by now, its
-    /// accesses are taken.
-    pub(super) fn take_accesses(&self, pfn: Pfn, within: Option<&GroupNode>) -> u32 {
-        let entries = match self.cache.referenced(pfn, RmapAccess::Snapshot, within) {
-            Referenced::Seen { young, .. } => young,
-            Referenced::Contended => 0,
-        };
-        let is_marked = self.cache.test_and_clear_young(pfn);
-        entries.max(u32::from(is_marked)) + self.cache.take_accesses(pfn)
-    }
-
     /// Clears the entries of a page that this thread has isolated; returns false if the page has
     /// to stay.
     pub(super) fn unmap(&self, pfn: Pfn, level: PassPriority, control: &ScanControl<'_>) -> bool {

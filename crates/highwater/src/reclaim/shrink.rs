@@ -311,7 +311,7 @@ impl Reclaim {
     ) -> (Fate, Referenced) {
         let page_type = cluster.page_type;
         let entries = self.look(pfn, cluster.round.level, control.within());
-        let copies = self.cache.take_accesses(pfn);
+        let copies = self.cache.take_copies(pfn);
         let young = match entries {
             Referenced::Seen { young, .. } => young,
             Referenced::Contended => 0,

@@ -20,8 +20,14 @@ struct Scene {
 
 impl Scene {
     fn new(access: Access) -> Arc<Self> {
+        Self::counting(access, 1)
+    }
+
+    /// Creates a scene whose entries count up to `young_max` accesses.
+    fn counting(access: Access, young_max: u32) -> Arc<Self> {
         let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
         let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), Regime::Atomic);
+        let cache = cache.counting_accesses(young_max);
         let file = cache.open(Arc::new(Nothing), access).unwrap();
         let groups = GroupTree::with_regime(Regime::Atomic, 1);
         let area = map(&cache, &file, &groups);
@@ -192,6 +198,35 @@ fn nothing_is_installed_in_what_was_unmapped() {
         assert_eq!(scene.check(&[&scene.area]), 0);
         assert!(scene.area.is_hole(MapPage(0)));
     });
+}
+
+#[test]
+fn a_look_misses_no_entry_that_was_accessed() {
+    // Goal: a page whose entry has counted an access has its flag, so that no later look takes it
+    // for idle. Method: two accesses beside a look; another look must leave nothing behind. A scan
+    // has cleared the entry before, which leaves the flag, or a look, which clears it.
+    let accesses_beside_a_look = |is_looked_at| {
+        let scene = Scene::counting(Access::ReadOnly, 2);
+        assert_eq!(scene.access(&scene.area), Some(1));
+        if is_looked_at {
+            assert_eq!(scene.cache.take_accesses(Pfn(0), None), 1);
+            assert_eq!(scene.cache.take_accesses(Pfn(0), None), 0);
+        } else {
+            scene.cache.referenced(Pfn(0), RmapAccess::Snapshot, None);
+        }
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            assert_eq!(other.access(&other.area), Some(1));
+            assert_eq!(other.access(&other.area), Some(1));
+        });
+        let meanwhile = scene.cache.take_accesses(Pfn(0), None);
+        other.join().unwrap();
+        let taken = meanwhile + scene.cache.take_accesses(Pfn(0), None);
+        assert!((1..=2).contains(&taken), "{taken}");
+        assert_eq!(scene.area.table.get(0).young(), 0);
+    };
+    model(move || accesses_beside_a_look(true));
+    model(move || accesses_beside_a_look(false));
 }
 
 #[test]

@@ -353,20 +353,27 @@ impl PageCache {
         within: Option<&GroupNode>,
     ) -> Referenced {
         let (mut young, mut executable, mut locked) = (0, false, false);
+        let mut is_touched_apart = false;
         let looked = self.walk(pfn, access, |area, page| {
             // Only if the area has the page: the lock ends with the entry, and the page is scanned
             // again.
             locked |= area.has(AreaFlag::Locked) && area.table.get(page.0).pfn() == Some(pfn);
             if within.is_some_and(|group| !area.group().is_descendant_of(group)) {
+                is_touched_apart |= area.table.get(page.0).young() > 0;
                 return;
             }
             let taken = area.table.take_young(page.0, pfn);
-            // As the kernel: sequential and random accesses do not predict later ones.
-            if taken > 0 && !area.has(AreaFlag::Sequential) && !area.has(AreaFlag::Random) {
+            // Sequential accesses do not predict later ones. The kernel ignores those of areas that
+            // are read at random too; but random advice often means just no readahead, and hot
+            // pages are read more often in any order.
+            if taken > 0 && !area.has(AreaFlag::Sequential) {
                 young += taken;
                 executable |= area.has(AreaFlag::Executable);
             }
         });
+        if is_touched_apart {
+            self.note_touched(pfn);
+        }
         match looked {
             Ok(()) => Referenced::Seen {
                 young,
@@ -374,6 +381,32 @@ impl PageCache {
                 locked,
             },
             Err(Contended) => Referenced::Contended,
+        }
+    }
+
+    /// Takes the accesses to a page since reclaim last looked at it: through its mappings, as
+    /// [`referenced`](Self::referenced) counts them, and by reads without one. The page need not be
+    /// isolated: if another page is in the frame by now, its accesses are taken.
+    ///
+    /// # Cost
+    ///
+    /// A load of its flags and one of its mark, if it was not accessed; otherwise as `referenced`.
+    pub fn take_accesses(&self, pfn: Pfn, within: Option<&GroupNode>) -> u32 {
+        let entries = match self.was_touched(pfn) {
+            true => self.take_entry_accesses(pfn, within),
+            false => 0,
+        };
+        let is_marked = self.test_and_clear_young(pfn);
+        entries.max(u32::from(is_marked)) + self.take_copies(pfn)
+    }
+
+    fn take_entry_accesses(&self, pfn: Pfn, within: Option<&GroupNode>) -> u32 {
+        match self.referenced(pfn, RmapAccess::Snapshot, within) {
+            Referenced::Seen { young, .. } => young,
+            Referenced::Contended => {
+                self.note_touched(pfn);
+                0
+            }
         }
     }
 

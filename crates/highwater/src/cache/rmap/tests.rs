@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::table::{Installed, PageTable};
 use super::super::*;
 use super::*;
-use crate::group::GroupTree;
+use crate::group::{GroupTree, Limits};
 
 /// Storage that the tests do not read.
 #[derive(Debug)]
@@ -56,6 +56,33 @@ impl Scene {
             member: RssMember::File,
         }
     }
+}
+
+#[test]
+fn accesses_of_other_groups_are_left_for_their_look() {
+    // Goal: a look on behalf of a group counts no access by another one, and loses none. Method: a
+    // page that areas of two groups have accessed, taken within each.
+    let scene = Scene::new();
+    let [one, other] = ["one", "other"].map(|name| {
+        let group = scene.groups.root().child(name, Limits::default());
+        group.expect("a new name")
+    });
+    let frame = scene.cache.memory.claim(Pfn(0));
+    let page = PageKey::new(scene.file.id(), FilePage(0));
+    let filling = scene.cache.begin_fill(page, frame, one.id());
+    scene
+        .cache
+        .finish_fill(filling.expect("it is not in the cache"));
+    for group in [&one, &other] {
+        let area = scene.cache.map(AreaSpec {
+            group: group.clone(),
+            ..scene.spec(0..1)
+        });
+        scene.cache.install(&area, MapPage(0), Pfn(0));
+    }
+    let take = |within| scene.cache.take_accesses(Pfn(0), within);
+    assert_eq!([take(Some(&one)), take(Some(&one))], [1, 0]);
+    assert_eq!([take(None), take(None)], [1, 0], "the other group's");
 }
 
 fn depth(tree: &Tree) -> usize {
