@@ -9,7 +9,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 const BROWSERS: [&str; 4] = [
     "chromium",
@@ -111,16 +110,20 @@ fn refusing_proxy() -> (String, mpsc::Receiver<String>) {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            stream.set_read_timeout(Some(Duration::from_secs(5))).ok();
-            let mut head = [0; 4096];
-            let length = stream.read(&mut head).unwrap_or(0);
-            let head = String::from_utf8_lossy(&head[..length]);
-            let line = head.lines().next().unwrap_or("nothing").to_owned();
-            if sender.send(line).is_err() {
-                return;
-            }
-            let refusal = "HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-            stream.write_all(refusal.as_bytes()).ok();
+            let sender = sender.clone();
+            // Each on its own: the browser also opens connections on which it asks nothing, and
+            // closes them when it ends.
+            thread::spawn(move || {
+                let mut head = [0; 4096];
+                let length = stream.read(&mut head).unwrap_or(0);
+                let head = String::from_utf8_lossy(&head[..length]);
+                let Some(line) = head.lines().next() else {
+                    return;
+                };
+                sender.send(line.to_owned()).ok();
+                let refusal = "HTTP/1.1 404 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                stream.write_all(refusal.as_bytes()).ok();
+            });
         }
     });
     (address, receiver)

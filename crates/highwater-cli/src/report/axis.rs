@@ -194,6 +194,11 @@ fn trimmed(value: f64) -> String {
     }
 }
 
+/// Formats a coordinate of a drawing.
+pub(crate) fn coordinate(value: f64) -> String {
+    format!("{value:.1}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

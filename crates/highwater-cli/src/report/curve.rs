@@ -64,12 +64,18 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
     let mut sections = Vec::new();
     sections.extend(report.split.as_ref().map(split));
     let figures: Vec<Figure> = tenants.iter().map(of_tenant).collect();
-    sections.push(("Each tenant under each policy".to_owned(), grid(&figures)));
+    sections.push((
+        "Each tenant under each policy".to_owned(),
+        grid(figures.iter().map(Figure::markup)),
+    ));
     if tenants.len() > 1 {
         let figures: Vec<Figure> = policies(report)
             .map(|policy| of_policy(report, policy))
             .collect();
-        sections.push(("Each policy with each tenant".to_owned(), grid(&figures)));
+        sections.push((
+            "Each policy with each tenant".to_owned(),
+            grid(figures.iter().map(Figure::markup)),
+        ));
     }
     let meanings = html! { @for tenant in tenants { (meaning(tenant)) } };
     sections.push(("The curves in words".to_owned(), meanings));

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Envelope;
+use super::axis::coordinate;
 use super::page::{Mood, Page};
 use super::table::{Cell, Line, table};
 
@@ -246,12 +247,12 @@ impl Gauge {
         html! {
             svg class="gauge" role="img" aria-label=(label) viewBox={ "0 0 " (width) " " (height) } {
                 @for (class, from, to) in ranges.into_iter().filter(|(_, from, to)| to > from) {
-                    rect class=(class) x=(one(from)) y="6" width=(one(to - from)) height="12" {}
+                    rect class=(class) x=(coordinate(from)) y="6" width=(coordinate(to - from)) height="12" {}
                 }
                 @if self.error > 0.0 {
-                    line class="error" x1=(one(ends[0])) y1="12" x2=(one(ends[1])) y2="12" {}
+                    line class="error" x1=(coordinate(ends[0])) y1="12" x2=(coordinate(ends[1])) y2="12" {}
                 }
-                line class="value" x1=(one(at)) y1="2" x2=(one(at)) y2="22" {}
+                line class="value" x1=(coordinate(at)) y1="2" x2=(coordinate(at)) y2="22" {}
             }
         }
     }
@@ -274,11 +275,6 @@ impl Gauge {
         };
         [if low < 0.0 { low - margin } else { low }, high + margin]
     }
-}
-
-/// Formats a coordinate.
-fn one(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]

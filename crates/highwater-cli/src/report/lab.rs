@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::Envelope;
 use super::axis::{Axis, Scale};
-use super::page::{Mood, Page};
+use super::page::{Mood, Page, grid};
 use super::rows::{self, Rows};
 use super::table::{Cell, Line, table};
 
@@ -211,7 +211,7 @@ fn section(ran: &Ran) -> (String, Markup) {
             }
         }
         @if !figures.is_empty() {
-            div class="grid" { @for figure in &figures { (figure.markup()) } }
+            (grid(figures.iter().map(Rows::markup)))
         }
         @for part in &parts { (rows(outcome, part)) }
         (checks(outcome))
@@ -225,10 +225,7 @@ fn section(ran: &Ran) -> (String, Markup) {
 fn merged(experiments: Vec<Ran>) -> Vec<Ran> {
     let mut groups: Vec<Vec<Ran>> = Vec::new();
     for ran in experiments {
-        let is_same = |group: &&mut Vec<Ran>| {
-            let mut known = group.iter().map(|known| &known.outcome.experiment);
-            known.any(|known| *known == ran.outcome.experiment)
-        };
+        let is_same = |group: &&mut Vec<Ran>| group[0].outcome.experiment == ran.outcome.experiment;
         match groups.iter_mut().find(is_same) {
             Some(group) => group.push(ran),
             None => groups.push(vec![ran]),
@@ -240,7 +237,12 @@ fn merged(experiments: Vec<Ran>) -> Vec<Ran> {
 fn merge(runs: Vec<Ran>) -> Option<Ran> {
     let mut runs = runs.into_iter();
     let mut first = runs.next()?;
-    let others: Vec<Outcome> = runs.map(|ran| ran.outcome).collect();
+    let others = runs.map(|ran| (ran.outcome, ran.conclusion));
+    let (others, conclusions): (Vec<Outcome>, Vec<Option<String>>) = others.unzip();
+    // One with the figures of a single run would contradict the medians beside it.
+    if conclusions.iter().any(|other| *other != first.conclusion) {
+        first.conclusion = None;
+    }
     first.others = others.len();
     let outcome = &mut first.outcome;
     outcome.pass &= others.iter().all(|other| other.pass);
@@ -422,4 +424,38 @@ fn checks(outcome: &Outcome) -> Markup {
     };
     let lines: Vec<Line> = outcome.checks.iter().map(line).collect();
     table("Checks", &["check", "want", "got", "verdict"], &lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: repeated runs are one section, of medians, and say what every run says and nothing
+    /// else. Method: three runs whose conclusions are alike or not, and one of another experiment.
+    #[test]
+    fn merged_runs_say_what_each_of_them_says() {
+        let ran = |experiment: &str, conclusion: &str, time: u64| {
+            let row =
+                serde_json::json!({"variant": "v", "part": "p", "source": "s", "time_ns": time});
+            let outcome = serde_json::json!({
+                "experiment": experiment, "thread": "t", "config": {}, "rows": [row],
+                "published": [], "checks": [], "pass": true,
+            });
+            let ran = serde_json::json!({"outcome": outcome, "conclusion": conclusion});
+            Ran::deserialize(ran).expect("an outcome of a run")
+        };
+        for (last, said) in [("1 ns", Some("1 ns")), ("9 ns", None)] {
+            let runs = [("1 ns", 3), ("1 ns", 1), (last, 2)];
+            let mut runs = Vec::from(runs.map(|(said, time)| ran("one", said, time)));
+            runs.insert(1, ran("other", "7 ns", 7));
+            let merged = merged(runs);
+            let shown = merged
+                .iter()
+                .map(|ran| (ran.conclusion.as_deref(), ran.others));
+            assert_eq!(shown.collect::<Vec<_>>(), [(said, 2), (Some("7 ns"), 0)]);
+            let row = &merged[0].outcome.rows[0];
+            assert_eq!(row.figures["time_ns"], 2.0, "the median");
+            assert_eq!(row.ranges["time_ns"], [1.0, 3.0]);
+        }
+    }
 }

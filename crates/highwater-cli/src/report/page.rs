@@ -101,8 +101,8 @@ impl Page {
 }
 
 /// Returns figures beside each other, as many as fit.
-pub(crate) fn grid(figures: &[super::figure::Figure]) -> Markup {
+pub(crate) fn grid(figures: impl IntoIterator<Item = Markup>) -> Markup {
     html! {
-        div class="grid" { @for figure in figures { (figure.markup()) } }
+        div class="grid" { @for figure in figures { (figure) } }
     }
 }

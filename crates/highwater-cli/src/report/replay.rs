@@ -198,10 +198,16 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
     let over_time = data.timeline.as_ref().map(|times| over_time(times, run));
     let mut figures = over_time.unwrap_or_default();
     figures.insert(figures.len().min(1), latency(&data));
-    sections.push(("Over time, and latency".to_owned(), grid(&figures)));
+    sections.push((
+        "Over time, and latency".to_owned(),
+        grid(figures.iter().map(Figure::markup)),
+    ));
     if !data.curves.is_empty() {
         let figures: Vec<Figure> = sized(&data);
-        sections.push(("Misses at other sizes".to_owned(), grid(&figures)));
+        sections.push((
+            "Misses at other sizes".to_owned(),
+            grid(figures.iter().map(Figure::markup)),
+        ));
     }
     sections.push(("Tenants".to_owned(), tenants(run)));
     for tenant in &run.tenants {

@@ -6,7 +6,7 @@
 
 use maud::{Markup, html};
 
-use super::axis::Axis;
+use super::axis::{Axis, coordinate};
 
 /// Width and height of a row's drawing, in its own units.
 const WIDTH: f64 = 220.0;
@@ -90,10 +90,10 @@ impl Rows {
                 path class="tick" d=(self.lines()) {}
                 @if let Some([low, high]) = range {
                     path class="bar" d={
-                        "M" (one(low)) " 4v10m0-5H" (one(high)) "m0-5v10"
+                        "M" (coordinate(low)) " 4v10m0-5H" (coordinate(high)) "m0-5v10"
                     } {}
                 }
-                circle cx=(one(x)) cy="9" r="4.5" {}
+                circle cx=(coordinate(x)) cy="9" r="4.5" {}
             }
         }
     }
@@ -114,7 +114,7 @@ impl Rows {
                 @for tick in ticks.into_iter().step_by(every) {
                     @let at = self.x(tick);
                     @let side = if at < 16.0 { "start" } else if at > WIDTH - 16.0 { "end" } else { "middle" };
-                    text x=(one(at)) y="11" text-anchor=(side) { (self.axis.label(self.axis.place(tick))) }
+                    text x=(coordinate(at)) y="11" text-anchor=(side) { (self.axis.label(self.axis.place(tick))) }
                 }
             }
         }
@@ -129,11 +129,6 @@ impl Rows {
 
 fn view_box(height: f64) -> String {
     format!("0 0 {WIDTH} {height}")
-}
-
-/// Formats a coordinate.
-fn one(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]
