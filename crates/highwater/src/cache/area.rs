@@ -296,9 +296,10 @@ impl PageCache {
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
         let seen = area.table.get(page.0);
-        let held = hold(area.key(page), seen.pfn()?)?;
+        let pfn = seen.pfn()?;
+        let held = hold(area.key(page), pfn)?;
         if area.table.touch(page.0, seen) {
-            self.note_touched(seen.pfn()?);
+            self.note_touched(pfn);
         }
         Some(held)
     }

@@ -210,19 +210,18 @@ impl PageCache {
 
     /// Records that an entry which maps the page has counted its first access.
     pub(super) fn note_touched(&self, pfn: Pfn) {
-        // Release. Pairs with: the acquire of `was_touched`: a thread that clears the flag sees
+        // Release. Pairs with: the acquire of `take_touched`: a thread that clears the flag sees
         // the entry's mark. A change of the word in any case, since a thread that only saw the
         // flag set could not know whether it was cleared before or after the entry was searched.
         self.flags[pfn.index()].fetch_or(PageFlag::Touched as u16, Ordering::Release);
     }
 
     /// Returns whether entries may have counted accesses; clears the flag.
-    pub(super) fn was_touched(&self, pfn: Pfn) -> bool {
-        // Acquire. Pairs with: the release of `note_touched`.
-        let clear =
-            |flags: &AtomicU16| flags.fetch_and(!(PageFlag::Touched as u16), Ordering::Acquire);
+    pub(super) fn take_touched(&self, pfn: Pfn) -> bool {
+        const TOUCHED: u16 = PageFlag::Touched as u16;
+        // Acquire. Pairs with: the release of `note_touched`. Stores nothing if it is clear.
         self.has_flag(pfn, PageFlag::Touched)
-            && clear(&self.flags[pfn.index()]) & PageFlag::Touched as u16 != 0
+            && self.flags[pfn.index()].fetch_and(!TOUCHED, Ordering::Acquire) & TOUCHED != 0
     }
 
     /// Takes the accesses that no entry records; returns their number.

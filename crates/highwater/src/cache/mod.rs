@@ -460,7 +460,7 @@ impl PageCache {
     /// Clears every accessed mark of a page that this thread has filled and no other has found yet.
     pub fn forget_young(&self, pfn: Pfn) {
         self.test_and_clear_young(pfn);
-        if self.was_touched(pfn) {
+        if self.take_touched(pfn) {
             self.referenced(pfn, RmapAccess::Snapshot, None);
         }
     }

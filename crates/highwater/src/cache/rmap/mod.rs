@@ -392,7 +392,7 @@ impl PageCache {
     ///
     /// A load of its flags and one of its mark, if it was not accessed; otherwise as `referenced`.
     pub fn take_accesses(&self, pfn: Pfn, within: Option<&GroupNode>) -> u32 {
-        let entries = match self.was_touched(pfn) {
+        let entries = match self.take_touched(pfn) {
             true => self.take_entry_accesses(pfn, within),
             false => 0,
         };
