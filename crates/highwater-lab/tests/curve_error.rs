@@ -29,11 +29,8 @@ const TRACES: [(&str, Option<Format>, Option<u32>); 7] = [
 
 const SEEDS: u64 = 5;
 
-/// Limit of the mean error of a policy, in the mean of the seeds; two have others.
+/// Limit of the mean error of a policy, in the mean of the seeds; SIEVE has another.
 const ERROR_MAX: f64 = 0.005;
-
-/// Balanced: whether a small cache follows LRU depends on single pages.
-const BALANCED_ERROR_MAX: f64 = 0.01;
 
 /// SIEVE on OLTP: a cache of few pages differs from a large one in the time that the hand spends
 /// near the head.
@@ -117,7 +114,6 @@ fn errors_on_recorded_traces() {
         );
         for (curve, error) in tenant.curves.iter().zip(sums) {
             let max = match curve.policy.as_str() {
-                "balanced" => BALANCED_ERROR_MAX,
                 "sieve" => SIEVE_ERROR_MAX,
                 _ => ERROR_MAX,
             };

@@ -25,7 +25,7 @@ pub struct PolicyState {
     /// Written by: refaults. Read by: reclaimers. Publishes: nothing.
     target: AtomicU64,
     /// Whether LRU's victims are evicted, if the policy is bounded by it.
-    /// Written by: reclaimers. Read by: the same. Publishes: nothing.
+    /// Written by: reclaimers. Read by: the same; refaults. Publishes: nothing.
     is_lru: AtomicBool,
     /// Whether new pages fill the active list, which LRU has left short.
     /// Written by: reclaimers; refaults. Read by: both. Publishes: nothing.
@@ -124,6 +124,11 @@ impl PolicyState {
             self.is_filling
                 .store(!is_lru && is_short, Ordering::Relaxed);
         }
+    }
+
+    /// Returns whether LRU's victims are evicted.
+    pub(super) fn is_lru(&self) -> bool {
+        self.is_lru.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_filling(&self) -> bool {

@@ -28,10 +28,11 @@
 //! - An absent page costs 0.15 of a miss, because most are never accessed in time: they are the
 //!   pages that were read once.
 //!
-//! LRU is taken to have 1 % more pages than the cache where a refault is judged. With 3 %, debts
-//! that are none add up faster than the credit, and LRU is followed for good (P6, 10 % of the
-//! footprint: no misses avoided instead of a third). For accesses it is taken to have 3 % more, so
-//! that those that are known too late do not look like gains.
+//! A refault is judged by an LRU of as many pages as the cache. By one of 1 % more pages, LRU's own
+//! victims become debts where misses fall steeply with the size, faster than the credit grows: LRU
+//! is then followed for good (P6, 12 % of the footprint: 47.3 % misses instead of 31.4 %). Accesses
+//! are judged by an LRU of 3 % more pages, so that those that are known too late do not look like
+//! gains.
 //!
 //! Figures at constants (*Chosen*) were measured with a model of this, one page at a time, which
 //! judged refaults by 3 % too. They compare a constant with others; what the library does is
@@ -44,9 +45,11 @@
 //! Source: the potential of competitive analysis, as an account at run time; walks that collect
 //! marks, from MGLRU.
 
+mod account;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use self::account::{Epochs, MissAccount};
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use crate::units::{Pages, Pfn};
@@ -56,9 +59,6 @@ const NIL: u32 = u32::MAX;
 /// Epochs in which as many pages come in as there are. Chosen: with 32, a set that is replaced in
 /// order has up to 4.0 % more misses than LRU (1.2 %).
 const EPOCHS: u64 = 64;
-/// Epochs that are counted apart. A page that was not accessed for longer is one that LRU has not.
-const KEPT_EPOCHS: u16 = 128;
-const KEPT: usize = KEPT_EPOCHS as usize;
 /// A page of the cache whose known access is older than this many epochs is taken to be as old:
 /// the next walk, four epochs later, finds it before its epoch is forgotten.
 const AGE_MAX: u16 = 116;
@@ -69,9 +69,6 @@ pub(super) const LOOKS: u64 = 16;
 
 /// Epochs that pass until a walk finds an access, if it is not late.
 const DELAY: u16 = 3;
-
-/// The unit of a share, and of the account.
-const ONE: i64 = 256;
 
 /// A frame's place in the order: its neighbours, valid while it is there, and its word.
 /// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
@@ -99,6 +96,11 @@ impl Stamp {
     /// Returns the epochs from `earlier` to this one.
     const fn since(self, earlier: Self) -> u16 {
         self.0.wrapping_sub(earlier.0) & STAMP_MASK
+    }
+
+    /// Returns the stamp of the next epoch.
+    const fn next(self) -> Self {
+        Self((self.0 + 1) & STAMP_MASK)
     }
 
     /// Returns the stamp of so many epochs earlier.
@@ -185,70 +187,6 @@ pub enum EvictedBy {
     Lru,
 }
 
-/// What LRU has: a share of the pages of one age, and all younger ones.
-#[derive(Clone, Copy, Debug)]
-struct Bound {
-    age: u16,
-    share: i64,
-    /// Pages that LRU has and the cache has not, in units of [`ONE`].
-    absent: i64,
-}
-
-impl Bound {
-    /// LRU has every page that is counted.
-    const ALL: Self = Self {
-        age: KEPT_EPOCHS,
-        share: ONE,
-        absent: 0,
-    };
-
-    /// Returns the share of the pages of an age that LRU has.
-    const fn share(self, age: u16) -> i64 {
-        if age < self.age {
-            ONE
-        } else if age == self.age && age < KEPT_EPOCHS {
-            self.share
-        } else {
-            0
-        }
-    }
-}
-
-/// The account of misses, in units of [`ONE`].
-#[derive(Clone, Copy, Debug, Default)]
-struct MissAccount {
-    /// Misses above LRU's.
-    debt: i64,
-    /// LRU's misses of pages that were known before.
-    avoidable: i64,
-}
-
-impl MissAccount {
-    /// Counts a refault of a page that LRU has with that share.
-    fn refault(&mut self, share: i64) {
-        self.debt += share;
-        self.avoidable += ONE - share;
-    }
-
-    /// Counts an access to a page of the cache. What is saved covers half a capacity of debts.
-    fn hit(&mut self, share: i64, capacity: i64) {
-        self.debt = (self.debt + share - ONE).max(-ONE * capacity / 2);
-        self.avoidable += ONE - share;
-    }
-
-    /// Returns whether the learnt lists may evict a page that LRU has.
-    ///
-    /// Chosen: without the part that comes at first, recorded traces avoid 2.4 % of LRU's misses
-    /// in a cache of 10 % of the footprint (8.9 %). Without a price of absent pages, a set that is
-    /// replaced in order has up to 5.1 % more misses than LRU; with one of 0.3, recorded traces
-    /// avoid 8.0 %.
-    fn affords(&self, absent: i64, capacity: i64) -> bool {
-        let first = (self.avoidable / 2).min(ONE * capacity / 10);
-        let credit = first + self.avoidable / 50;
-        self.debt + absent * 3 / 20 <= credit
-    }
-}
-
 /// The order and the account of one group's pages of one type.
 #[derive(Debug)]
 pub struct Recency {
@@ -267,16 +205,9 @@ pub struct Recency {
     begun_before: Stamp,
     /// Looks that are due.
     nr_due: u64,
-    /// The present epoch, and the pages that come in until it ends.
-    now: Stamp,
+    epochs: Epochs,
+    /// The pages that come in until the present epoch ends.
     until_next: u64,
-    /// Pages by the epoch of their last known access, and those of them that were evicted. An
-    /// epoch's index is its number modulo [`KEPT`].
-    counts: [u32; KEPT],
-    absent: [u32; KEPT],
-    bound: Bound,
-    /// The bound of an LRU with more pages, for accesses.
-    wide: Bound,
     account: MissAccount,
 }
 
@@ -293,12 +224,8 @@ impl Default for Recency {
             begun: Stamp(0),
             begun_before: Stamp(0),
             nr_due: 0,
-            now: Stamp(0),
+            epochs: Epochs::default(),
             until_next: 0,
-            counts: [0; KEPT],
-            absent: [0; KEPT],
-            bound: Bound::ALL,
-            wide: Bound::ALL,
             account: MissAccount::default(),
         }
     }
@@ -307,15 +234,6 @@ impl Default for Recency {
 impl Recency {
     fn capacity(&self) -> i64 {
         self.len.cast_signed()
-    }
-
-    const fn age(&self, stamp: Stamp) -> u16 {
-        self.now.since(stamp)
-    }
-
-    /// Returns the index of a stamp's epoch, if it is counted still.
-    fn index(&self, stamp: Stamp) -> Option<usize> {
-        (self.age(stamp) < KEPT_EPOCHS).then_some(usize::from(stamp.0) % KEPT)
     }
 
     /// Adds a page that has come in, at the head.
@@ -328,11 +246,8 @@ impl Recency {
         assert_ne!(word & KIND_MASK, IN_ORDER, "{pfn} is in an order already");
         if word & KIND_MASK == KNOWN {
             let stamp = Stamp(word & STAMP_MASK);
-            self.account.refault(self.bound.share(self.age(stamp)));
-            if let Some(index) = self.index(stamp) {
-                self.absent[index] = self.absent[index].saturating_sub(1);
-                self.uncount(stamp);
-            }
+            self.account.refault(self.epochs.share(stamp));
+            self.epochs.forget_absent(stamp);
         } else if word == KNOWN_OLD {
             self.account.refault(0);
         }
@@ -341,7 +256,7 @@ impl Recency {
         }
         self.until_next -= 1;
         self.nr_due += LOOKS;
-        self.count(places, pfn, self.now);
+        self.count(places, pfn, self.epochs.now());
         self.link(places, pfn, NIL);
         if self.seam == NIL {
             self.seam = pfn.0;
@@ -352,11 +267,10 @@ impl Recency {
     /// Begins an epoch.
     fn advance(&mut self, places: &Places) {
         self.until_next = (self.len / EPOCHS).max(1);
-        self.now = self.now.before(STAMP_MASK);
-        let index = usize::from(self.now.0) % KEPT;
-        (self.counts[index], self.absent[index]) = (0, 0);
+        self.epochs.begin();
         let delay = (u64::from(DELAY) * self.len / EPOCHS).min(u64::from(DELAY));
-        while self.seam != NIL && u64::from(self.age(places.stamp(Pfn(self.seam)))) >= delay {
+        while self.seam != NIL && u64::from(self.epochs.age(places.stamp(Pfn(self.seam)))) >= delay
+        {
             self.seam = places.newer(self.seam);
         }
         self.set_bounds();
@@ -365,13 +279,7 @@ impl Recency {
     /// Counts a page in the epoch of its stamp.
     fn count(&mut self, places: &Places, pfn: Pfn, stamp: Stamp) {
         places.set_word(pfn, IN_ORDER | stamp.0);
-        self.counts[usize::from(stamp.0) % KEPT] += 1;
-    }
-
-    fn uncount(&mut self, stamp: Stamp) {
-        if let Some(index) = self.index(stamp) {
-            self.counts[index] = self.counts[index].saturating_sub(1);
-        }
+        self.epochs.enter(stamp);
     }
 
     /// Puts a page behind `newer`, or at the head.
@@ -408,7 +316,7 @@ impl Recency {
     /// Records an access that was found now.
     pub fn touch(&mut self, places: &Places, pfn: Pfn) {
         let capacity = self.capacity();
-        let share = self.wide.share(self.age(places.stamp(pfn)));
+        let share = self.epochs.wide_share(places.stamp(pfn));
         self.account.hit(share, capacity);
         self.renew(places, pfn);
     }
@@ -418,11 +326,11 @@ impl Recency {
     pub fn renew(&mut self, places: &Places, pfn: Pfn) {
         let known = places.stamp(pfn);
         let delay = self.delay();
-        if self.age(known) <= delay {
+        if self.epochs.age(known) <= delay {
             return;
         }
-        self.uncount(known);
-        self.count(places, pfn, self.now.before(delay));
+        self.epochs.forget(known);
+        self.count(places, pfn, self.epochs.now().before(delay));
         // After a walk that came late, most pages were accessed: they keep their order.
         if delay <= 2 * DELAY {
             self.unlink(places, pfn);
@@ -438,7 +346,7 @@ impl Recency {
     fn delay(&self) -> u16 {
         let between = u64::from(self.begun.since(self.begun_before));
         let nr_passed = self.nr_pages - self.nr_left;
-        let since_begun = u64::from(self.now.since(self.begun));
+        let since_begun = u64::from(self.epochs.age(self.begun));
         let since = between + since_begun - between * nr_passed / self.nr_pages.max(1);
         u16::try_from(3 * since / 4).map_or(AGE_MAX, |delay| delay.min(AGE_MAX))
     }
@@ -446,16 +354,14 @@ impl Recency {
     /// Removes a page that is being evicted, and counts it as absent; returns its stamp.
     pub fn leave(&mut self, places: &Places, pfn: Pfn) -> Stamp {
         let stamp = places.stamp(pfn);
-        if let Some(index) = self.index(stamp) {
-            self.absent[index] += 1;
-        }
+        self.epochs.evict(stamp);
         self.remove(places, pfn);
         stamp
     }
 
     /// Removes a page that leaves these lists without a trace.
     pub fn forget(&mut self, places: &Places, pfn: Pfn) {
-        self.uncount(places.stamp(pfn));
+        self.epochs.forget(places.stamp(pfn));
         self.remove(places, pfn);
     }
 
@@ -497,7 +403,7 @@ impl Recency {
         for _ in 0..count {
             if self.nr_left == 0 || self.next == NIL {
                 (self.next, self.nr_left, self.nr_pages) = (self.tail, self.len, self.len);
-                self.begun_before = std::mem::replace(&mut self.begun, self.now);
+                self.begun_before = std::mem::replace(&mut self.begun, self.epochs.now());
             }
             let pfn = Pfn(self.next);
             self.next = places.newer(pfn.0);
@@ -510,13 +416,13 @@ impl Recency {
     /// Makes a page whose epoch is about to be forgotten a little younger.
     fn keep_counted(&mut self, places: &Places, pfn: Pfn) {
         let stamp = places.stamp(pfn);
-        if self.age(stamp) > AGE_MAX {
-            self.uncount(stamp);
-            self.count(places, pfn, self.now.before(AGE_MAX));
+        if self.epochs.age(stamp) > AGE_MAX {
+            self.epochs.forget(stamp);
+            self.count(places, pfn, self.epochs.now().before(AGE_MAX));
         }
     }
 
-    /// Checks the links; returns the number of pages.
+    /// Checks the links and the account; returns the number of pages.
     pub(super) fn check(&self, places: &Places) -> u64 {
         let mut older = NIL;
         for pfn in self.oldest_first(places) {
@@ -525,13 +431,14 @@ impl Recency {
             older = pfn.0;
         }
         assert_eq!(self.head, older);
+        self.epochs.check();
         self.len
     }
 
     /// Returns whose victims are to be evicted.
     pub fn victims(&mut self) -> EvictedBy {
         self.set_bounds();
-        match self.account.affords(self.bound.absent, self.capacity()) {
+        match self.account.affords(self.epochs.absent(), self.capacity()) {
             true => EvictedBy::Policy,
             false => EvictedBy::Lru,
         }
@@ -539,30 +446,7 @@ impl Recency {
 
     /// Finds where LRU's pages end.
     fn set_bounds(&mut self) {
-        let capacity = self.capacity();
-        self.bound = self.bound_of(capacity + capacity / 100);
-        self.wide = self.bound_of(capacity + 3 * capacity / 100);
-    }
-
-    fn bound_of(&self, capacity: i64) -> Bound {
-        let (mut room, mut absent) = (capacity, 0);
-        for age in 0..KEPT_EPOCHS {
-            let index = usize::from(self.now.before(age).0) % KEPT;
-            let [count, gone] = [self.counts[index], self.absent[index]].map(i64::from);
-            if count >= room {
-                let share = ONE * room / count.max(1);
-                return Bound {
-                    age,
-                    share,
-                    absent: ONE * absent + share * gone,
-                };
-            }
-            room -= count;
-            absent += gone;
-        }
-        Bound {
-            absent: ONE * absent,
-            ..Bound::ALL
-        }
+        self.epochs
+            .set_bounds(self.len, self.len + 3 * self.len / 100);
     }
 }

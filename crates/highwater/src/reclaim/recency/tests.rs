@@ -1,5 +1,6 @@
 //! The order of accesses beside a plain list of them, walks, and the account.
 
+use super::account::ONE;
 use super::*;
 
 /// Pages in and out of memory, each in a frame of its own number, and the plain list of their
@@ -29,7 +30,8 @@ impl Model {
         self.accesses.push(page);
         if self.cached.contains(&page) {
             // Known at once, as if a walk had just come to it.
-            (self.recency.begun, self.recency.begun_before) = (self.recency.now, self.recency.now);
+            let now = self.recency.epochs.now();
+            (self.recency.begun, self.recency.begun_before) = (now, now);
             return self.recency.touch(&self.places, Pfn(page));
         }
         if let Some(stamp) = self.stamps[page as usize].take() {
@@ -44,13 +46,18 @@ impl Model {
         self.stamps[page as usize] = Some(self.recency.leave(&self.places, Pfn(page)));
     }
 
-    /// Returns the age of a page's last known access.
-    fn age(&self, page: u32) -> Option<u16> {
-        let stamp = match self.places.has(Pfn(page)) {
+    /// Returns the epoch of a page's last known access.
+    fn stamp(&self, page: u32) -> Option<Stamp> {
+        match self.places.has(Pfn(page)) {
             true => Some(self.places.stamp(Pfn(page))),
             false => self.stamps[page as usize],
-        };
-        stamp.map(|stamp| self.recency.age(stamp))
+        }
+    }
+
+    /// Returns the share of a page's epoch that LRU has.
+    fn share(&self, page: u32) -> i64 {
+        let stamp = self.stamp(page);
+        stamp.map_or(0, |stamp| self.recency.epochs.share(stamp))
     }
 }
 
@@ -69,11 +76,10 @@ fn the_bound_is_where_lru_ends() {
                 model.evict(rng.usize(0..model.cached.len()));
             }
             model.recency.victims();
-            let bound = model.recency.bound;
-            let lru = model.recency.capacity() + model.recency.capacity() / 100;
+            let lru = model.recency.capacity();
             let mut absent = [0; 2];
             for (rank, page) in (0..).zip(model.accesses.iter().rev()) {
-                let share = model.age(*page).map_or(0, |age| bound.share(age));
+                let share = model.share(*page);
                 assert!(share > 0 || rank >= lru, "time {time}: LRU has {page}");
                 assert!(share < ONE || rank < lru, "time {time}: LRU lacks {page}");
                 if !model.cached.contains(page) {
@@ -83,14 +89,15 @@ fn the_bound_is_where_lru_ends() {
             }
             let [least, most] = absent;
             assert!(
-                (least..=most).contains(&bound.absent),
+                (least..=most).contains(&model.recency.epochs.absent()),
                 "time {time}: {} is not in {least} to {most}",
-                bound.absent
+                model.recency.epochs.absent()
             );
             let listed = model.recency.check(&model.places);
             assert_eq!(listed, model.cached.len() as u64);
-            let ages = model.recency.oldest_first(&model.places);
-            let ages: Vec<u16> = ages.filter_map(|pfn| model.age(pfn.0)).collect();
+            let stamps = model.recency.oldest_first(&model.places);
+            let stamps = stamps.filter_map(|pfn| model.stamp(pfn.0));
+            let ages: Vec<u16> = stamps.map(|it| model.recency.epochs.age(it)).collect();
             // An access that is known at once is put behind the pages that came in lately.
             let in_order = |older: &u16, newer: &u16| older + DELAY >= *newer;
             assert!(ages.is_sorted_by(in_order), "{ages:?}");

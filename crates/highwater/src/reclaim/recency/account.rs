@@ -1,0 +1,241 @@
+//! What an LRU list of the same length would have, and the account of misses against it.
+
+use super::Stamp;
+
+/// Epochs that are counted apart. A page that was not accessed for longer is one that LRU has not.
+pub(super) const KEPT_EPOCHS: u16 = 128;
+const KEPT: usize = KEPT_EPOCHS as usize;
+
+/// The unit of a share, and of the account.
+pub(super) const ONE: i64 = 256;
+
+/// Pages by the epoch of their last known access, and where LRU's pages end among them.
+///
+/// **Invariant.** Each bound knows how many pages the epochs younger than its own have.
+#[derive(Debug)]
+pub(super) struct Epochs {
+    /// The present one.
+    now: Stamp,
+    /// The index of an epoch is its number modulo [`KEPT`].
+    counts: [Count; KEPT],
+    bound: Bound,
+    /// The bound of an LRU with more pages, for accesses.
+    wide: Bound,
+}
+
+/// Known pages, and those of them that were evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    pages: u32,
+    absent: u32,
+}
+
+impl Count {
+    /// Replaces a part of it.
+    const fn replace(&mut self, part: Self, by: Self) {
+        self.pages = self.pages + by.pages - part.pages;
+        self.absent = self.absent + by.absent - part.absent;
+    }
+}
+
+/// Where LRU's pages end: it has those of younger epochs, and a share of those of one.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    age: u16,
+    share: i64,
+    younger: Count,
+}
+
+impl Default for Bound {
+    /// LRU has every page that is counted.
+    fn default() -> Self {
+        Self {
+            age: KEPT_EPOCHS,
+            share: 0,
+            younger: Count::default(),
+        }
+    }
+}
+
+impl Bound {
+    /// Returns the share of the pages of an age that LRU has.
+    const fn share(&self, age: u16) -> i64 {
+        if age < self.age {
+            ONE
+        } else if age == self.age {
+            self.share
+        } else {
+            0
+        }
+    }
+}
+
+impl Default for Epochs {
+    fn default() -> Self {
+        Self {
+            now: Stamp(0),
+            counts: [Count::default(); KEPT],
+            bound: Bound::default(),
+            wide: Bound::default(),
+        }
+    }
+}
+
+impl Epochs {
+    /// Returns the present epoch.
+    pub(super) const fn now(&self) -> Stamp {
+        self.now
+    }
+
+    /// Returns the age of an epoch.
+    pub(super) const fn age(&self, stamp: Stamp) -> u16 {
+        self.now.since(stamp)
+    }
+
+    /// Begins the next epoch.
+    pub(super) fn begin(&mut self) {
+        self.now = self.now.next();
+        let forgotten = std::mem::take(&mut self.counts[index(self.now)]);
+        for bound in [&mut self.bound, &mut self.wide] {
+            match bound.age {
+                KEPT_EPOCHS => bound.younger.replace(forgotten, Count::default()),
+                _ => bound.age += 1,
+            }
+        }
+    }
+
+    /// Counts a page of the cache.
+    pub(super) fn enter(&mut self, stamp: Stamp) {
+        self.change(stamp, |count| count.pages += 1);
+    }
+
+    /// Does not count a page any more that was in the cache.
+    pub(super) fn forget(&mut self, stamp: Stamp) {
+        self.change(stamp, |count| count.pages = count.pages.saturating_sub(1));
+    }
+
+    /// Counts a page of the cache as absent.
+    pub(super) fn evict(&mut self, stamp: Stamp) {
+        self.change(stamp, |count| count.absent += 1);
+    }
+
+    /// Does not count a page any more that was absent.
+    pub(super) fn forget_absent(&mut self, stamp: Stamp) {
+        self.change(stamp, |count| {
+            count.pages = count.pages.saturating_sub(1);
+            count.absent = count.absent.saturating_sub(1);
+        });
+    }
+
+    /// Changes the count of an epoch, if it is counted still. Its number may be that of a later
+    /// one, which has fewer pages than are taken from it then.
+    fn change(&mut self, stamp: Stamp, change: impl FnOnce(&mut Count)) {
+        let age = self.age(stamp);
+        if age >= KEPT_EPOCHS {
+            return;
+        }
+        let count = &mut self.counts[index(stamp)];
+        let before = *count;
+        change(count);
+        for bound in [&mut self.bound, &mut self.wide] {
+            if age < bound.age {
+                bound.younger.replace(before, *count);
+            }
+        }
+    }
+
+    /// Finds where the pages of an LRU list of `len` pages end, and of one of `wide`.
+    pub(super) fn set_bounds(&mut self, len: u64, wide: u64) {
+        Self::set_bound(&mut self.bound, &self.counts, self.now, len);
+        Self::set_bound(&mut self.wide, &self.counts, self.now, wide);
+    }
+
+    fn set_bound(bound: &mut Bound, counts: &[Count; KEPT], now: Stamp, len: u64) {
+        let of = |age: u16| counts[index(now.before(age))];
+        while bound.age > 0 && u64::from(bound.younger.pages) >= len {
+            bound.age -= 1;
+            bound.younger.replace(of(bound.age), Count::default());
+        }
+        while bound.age < KEPT_EPOCHS && u64::from(bound.younger.pages + of(bound.age).pages) < len
+        {
+            bound.younger.replace(Count::default(), of(bound.age));
+            bound.age += 1;
+        }
+        bound.share = match bound.age {
+            KEPT_EPOCHS => 0,
+            age => {
+                let room = (len - u64::from(bound.younger.pages)).cast_signed();
+                ONE * room / i64::from(of(age).pages).max(1)
+            }
+        };
+    }
+
+    /// Returns the share of the pages last accessed in an epoch that LRU has.
+    pub(super) const fn share(&self, stamp: Stamp) -> i64 {
+        self.bound.share(self.age(stamp))
+    }
+
+    /// Returns the share of them that a longer LRU has.
+    pub(super) const fn wide_share(&self, stamp: Stamp) -> i64 {
+        self.wide.share(self.age(stamp))
+    }
+
+    /// Returns the pages that LRU has and the cache has not, in units of [`ONE`].
+    pub(super) fn absent(&self) -> i64 {
+        let at_end = match self.bound.age {
+            KEPT_EPOCHS => 0,
+            age => self.counts[index(self.now.before(age))].absent,
+        };
+        ONE * i64::from(self.bound.younger.absent) + self.bound.share * i64::from(at_end)
+    }
+
+    /// Checks what the bounds know. Counts the pages.
+    pub(super) fn check(&self) {
+        for bound in [&self.bound, &self.wide] {
+            let mut younger = Count::default();
+            for age in 0..bound.age {
+                younger.replace(Count::default(), self.counts[index(self.now.before(age))]);
+            }
+            assert_eq!(bound.younger, younger, "younger than {}", bound.age);
+        }
+    }
+}
+
+fn index(stamp: Stamp) -> usize {
+    usize::from(stamp.0) % KEPT
+}
+
+/// The account of misses, in units of [`ONE`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MissAccount {
+    /// Misses above LRU's.
+    debt: i64,
+    /// LRU's misses of pages that were known before.
+    avoidable: i64,
+}
+
+impl MissAccount {
+    /// Counts a refault of a page that LRU has with that share.
+    pub(super) const fn refault(&mut self, share: i64) {
+        self.debt += share;
+        self.avoidable += ONE - share;
+    }
+
+    /// Counts an access to a page of the cache. What is saved covers half a capacity of debts.
+    pub(super) fn hit(&mut self, share: i64, capacity: i64) {
+        self.debt = (self.debt + share - ONE).max(-ONE * capacity / 2);
+        self.avoidable += ONE - share;
+    }
+
+    /// Returns whether the learnt lists may evict a page that LRU has.
+    ///
+    /// Chosen: without the part that comes at first, recorded traces avoid 2.4 % of LRU's misses
+    /// in a cache of 10 % of the footprint (8.9 %). Without a price of absent pages, a set that is
+    /// replaced in order has up to 5.1 % more misses than LRU; with one of 0.3, recorded traces
+    /// avoid 8.0 %.
+    pub(super) fn affords(&self, absent: i64, capacity: i64) -> bool {
+        let first = (self.avoidable / 2).min(ONE * capacity / 10);
+        let credit = first + self.avoidable / 50;
+        self.debt + absent * 3 / 20 <= credit
+    }
+}
