@@ -16,6 +16,7 @@ use highwater_lab::curve::{
     Beside, CurveConfig, CurveError, CurveReport, Mode, NR_OF_MANAGER, NR_SIZES, POLICIES,
     SAMPLES_MAX, Sizes, TenantCurves, run,
 };
+use highwater_lab::models::Algorithm;
 use highwater_lab::replay::{PageObserver as _, TenantConfig, TraceInput};
 use highwater_lab::trace::{Format, ReaderOptions};
 
@@ -144,6 +145,42 @@ fn a_larger_trace_is_nearly_exact() {
             assert!(error < 0.01, "{name}, {policy}: {error}");
         }
     }
+}
+
+/// Goal: SIEVE's hand may stay nearer to the head than sampled pages are to each other. Method:
+/// popular pages beside new ones, one in ten of which is soon accessed again; small caches.
+#[test]
+fn sieve_is_nearly_exact_where_new_pages_leave_at_once() {
+    let mut rng = Rng::with_seed(5);
+    let (mut pages, mut new) = (Vec::new(), 30_000);
+    let mut again: Vec<(usize, u64)> = Vec::new();
+    while pages.len() < 400_000 {
+        let now = pages.len();
+        if let Some(due) = again.iter().position(|(time, _)| *time <= now) {
+            pages.push(again.swap_remove(due).1);
+        } else if rng.bool() {
+            pages.push(skewed(rng.u64(..), 30_000, 1)[0]);
+        } else {
+            new += 1;
+            pages.push(new);
+            if rng.u8(..10) == 0 {
+                again.push((now + rng.usize(10..400), new));
+            }
+        }
+    }
+    let bench = Bench::new(&pages);
+    let [sampled, exact] = [Mode::Sampled, Mode::Exact].map(|mode| {
+        bench.drawn(&CurveConfig {
+            policies: vec![Algorithm::Sieve],
+            sizes: Sizes::Given([2000, 3000, 5000].map(|size| Pages(size).bytes()).to_vec()),
+            ..bench.config(mode)
+        })
+    });
+    let error = mean_error(&sampled, &exact, "sieve");
+    assert!(
+        error < 0.03,
+        "{error}: 0.039 if the hand moves by whole sampled pages"
+    );
 }
 
 /// Goal: the ends of what a trace can be. Method: one page, a page once, sizes beyond the

@@ -32,9 +32,8 @@ const SEEDS: u64 = 5;
 /// Limit of the mean error of a policy, in the mean of the seeds; SIEVE has another.
 const ERROR_MAX: f64 = 0.005;
 
-/// SIEVE on OLTP: a cache of few pages differs from a large one in the time that the hand spends
-/// near the head.
-const SIEVE_ERROR_MAX: f64 = 0.015;
+/// SIEVE: its hand goes round so seldom that each turn of it shows, in a cache of few pages.
+const SIEVE_ERROR_MAX: f64 = 0.0065;
 
 fn config(path: PathBuf, format: Option<Format>, block_size: Option<u32>) -> CurveConfig {
     let tenant = TenantConfig {

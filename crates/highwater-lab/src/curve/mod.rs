@@ -16,6 +16,7 @@
 //! | `reuse` | reuse times of all accesses, by class |
 //! | `distance` | stack distances |
 //! | `profile` | miss ratios, from misses in the sample |
+//! | `sieve` | SIEVE over the sample: its hand by less than a sampled page |
 //! | `crew` | several simulations at once |
 //! | `config`, `run`, `pages` | from traces to curves |
 //! | `beside` | curves of what a replay accesses |
@@ -34,6 +35,7 @@ mod report;
 mod reuse;
 mod run;
 mod sample;
+mod sieve;
 mod split;
 mod stream;
 mod table;

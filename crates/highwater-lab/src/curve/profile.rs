@@ -18,6 +18,7 @@ use std::io;
 
 use super::distance::StackDistances;
 use super::sample::Sample;
+use super::sieve;
 use crate::models::{Algorithm, Replacement, Work};
 
 /// Part of the work on a sample: one policy, and the capacities that one reading of it gives.
@@ -94,6 +95,9 @@ pub fn lru(sample: &Sample, capacities: &[usize]) -> io::Result<Vec<f64>> {
 pub fn simulated(sample: &Sample, policy: Algorithm, capacity: usize) -> io::Result<f64> {
     if capacity >= sample.nr_pages() {
         return first_accesses(sample);
+    }
+    if policy == Algorithm::Sieve && sample.rate() < 1.0 {
+        return sieve::misses(sample, capacity);
     }
     policy.with(capacity, sample.nr_pages(), Simulation(sample))
 }

@@ -289,11 +289,21 @@ impl Sample {
     /// Calls `visit` with the slot of each access, in order, and the part of the trace's accesses
     /// for which it stands.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u16, f64)) -> io::Result<()> {
+        self.for_each_class(|slot, class| visit(slot, self.weights.of(class)))
+    }
+
+    /// Calls `visit` with the slot and the class of each access, in order.
+    pub(super) fn for_each_class(&self, mut visit: impl FnMut(u16, Class)) -> io::Result<()> {
         self.stream.for_each_block(|block| {
             for (slot, class) in block.iter().copied().map(fields) {
-                visit(slot, self.weights.of(class));
+                visit(slot, class);
             }
         })
+    }
+
+    /// Returns the part of the trace's accesses for which a sampled access of a class stands.
+    pub(super) fn weight(&self, class: Class) -> f64 {
+        self.weights.of(class)
     }
 
     /// Returns the bytes of memory that the sample holds.

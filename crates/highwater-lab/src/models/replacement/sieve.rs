@@ -11,15 +11,17 @@ use super::lists::Lists;
 
 const RESIDENT: usize = 0;
 
+/// A SIEVE cache; see the module.
 #[derive(Debug)]
-pub(super) struct Sieve {
+pub(crate) struct Sieve {
     capacity: usize,
     lists: Lists<1>,
     hand: Option<u32>,
 }
 
 impl Sieve {
-    pub(super) fn new(capacity: usize, footprint: usize) -> Self {
+    /// Creates an empty cache for the pages `0 .. footprint`.
+    pub(crate) fn new(capacity: usize, footprint: usize) -> Self {
         Self {
             capacity,
             lists: Lists::new(footprint),
@@ -27,33 +29,57 @@ impl Sieve {
         }
     }
 
-    fn evict(&mut self) {
-        let tail = self.lists.tail(RESIDENT);
-        let mut at = self.hand.or(tail);
-        // Terminates: each step clears a mark, and only an access sets one.
+    /// Marks a page, if it is resident; returns whether it is.
+    pub(crate) fn hit(&mut self, page: u32) -> bool {
+        let is_resident = self.lists.list_of(page).is_some();
+        if is_resident {
+            self.lists.set_mark(page, 1);
+        }
+        is_resident
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.lists.len(RESIDENT) >= self.capacity
+    }
+
+    /// Returns whether the hand starts at the oldest page next: it has passed the newest.
+    pub(crate) const fn is_turning(&self) -> bool {
+        self.hand.is_none()
+    }
+
+    /// Moves the hand until it has evicted a page, or has passed the newest; returns whether it
+    /// has evicted one.
+    pub(crate) fn advance(&mut self) -> bool {
+        let mut at = self.hand.or(self.lists.tail(RESIDENT));
         while let Some(page) = at {
-            let next = self.lists.newer(page);
+            at = self.lists.newer(page);
             if self.lists.mark(page) == 0 {
                 self.lists.remove(page);
-                self.hand = next;
-                return;
+                self.hand = at;
+                return true;
             }
             self.lists.set_mark(page, 0);
-            at = next.or(tail);
         }
+        self.hand = None;
+        false
+    }
+
+    /// Adds a page that is not resident, at the head.
+    pub(crate) fn insert(&mut self, page: u32) {
+        self.lists.push(RESIDENT, page);
     }
 }
 
 impl Replacement for Sieve {
     fn access(&mut self, page: u32) -> bool {
-        if self.lists.list_of(page).is_some() {
-            self.lists.set_mark(page, 1);
+        if self.hit(page) {
             return true;
         }
-        if self.lists.len(RESIDENT) == self.capacity {
-            self.evict();
+        if self.is_full() {
+            // Terminates: a turn clears all marks, and only an access sets one.
+            while !self.advance() {}
         }
-        self.lists.push(RESIDENT, page);
+        self.insert(page);
         false
     }
 
