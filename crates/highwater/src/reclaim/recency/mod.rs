@@ -12,7 +12,7 @@
 //! - **An order.** The page at the tail is LRU's victim.
 //! - **An account.** Time is divided into *epochs* of arrivals. Pages are counted by the epoch of
 //!   their last known access, those that were evicted as well, so the latest epochs that fill the
-//!   memory have LRU's pages ([`Bound`]). A refault of such a page is a miss more than LRU's; an
+//!   memory have LRU's pages ([`Epochs`]). A refault of such a page is a miss more than LRU's; an
 //!   access to any other page is a miss less. The sum is the *debt*. A page that LRU has and the
 //!   cache has not is *absent*: it becomes a debt if it is accessed before LRU evicts it too.
 //!
