@@ -30,7 +30,7 @@
 //!
 //! A refault is judged by an LRU of as many pages as the cache. By one of 1 % more pages, LRU's own
 //! victims become debts where misses fall steeply with the size, faster than the credit grows: LRU
-//! is then followed for good (P6, 12 % of the footprint: 47.3 % misses instead of 31.4 %). Accesses
+//! is then followed for good (P6, 12 % of the footprint: 47.3 % misses instead of 31.6 %). Accesses
 //! are judged by an LRU of 3 % more pages, so that those that are known too late do not look like
 //! gains.
 //!
