@@ -3,9 +3,10 @@
 //! One pass over a trace takes a spatial sample: every access to about 8,192 of its pages. Caches
 //! over the sample behave as caches over the trace that are larger by the same factor. LRU needs
 //! stack distances, one pass over the sample for all sizes; each other policy is simulated over the
-//! sample at each size, by the exact model of [`models`](crate::models). The same pass counts the
-//! reuse times of all accesses, sampled or not, to which the misses are then scaled. A trace of no
-//! more pages is its own sample, and its curves are exact.
+//! sample at each size, by the exact model of [`models`](crate::models); SIEVE by one that also
+//! knows where the hand is between sampled pages. The same pass counts the reuse times of all
+//! accesses, sampled or not, to which the misses are then scaled. A trace of no more pages is its
+//! own sample, and its curves are exact.
 //!
 //! The models know each access, as the manager's policies do not: those read marks later, in
 //! clusters. `highwater lab policies --real` compares the two.

@@ -170,6 +170,14 @@ mod tests {
         let classes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1 << 23, (1 << 24) - 1].map(class_of);
         assert_eq!(classes, [0, 4, 6, 8, 9, 10, 11, 12, 12, 13, 92, 95]);
         assert!(class_of((1 << TIME_BITS) - 1) < UNKNOWN);
+        for time in [1, 2, 3, 4, 9, 17, 1000, 1 << 23, (1 << TIME_BITS) - 1] {
+            let least = time_of(class_of(time));
+            assert!(
+                least <= time.into() && class_near(least) == class_of(time),
+                "{time}"
+            );
+        }
+        assert_eq!([0.3, f64::INFINITY].map(class_near), [0, 95]);
     }
 
     // Goal: the class of an access is that of its reuse time, as long as the table remembers it;

@@ -276,11 +276,9 @@ impl Sample {
     /// accesses for which those stand that miss.
     pub(super) fn misses(&self, mut is_miss: impl FnMut(u16) -> bool) -> io::Result<f64> {
         let mut missed = Counts::default();
-        self.stream.for_each_block(|block| {
-            for (slot, class) in block.iter().copied().map(fields) {
-                if is_miss(slot) {
-                    missed.add(class);
-                }
+        self.for_each_class(|slot, class| {
+            if is_miss(slot) {
+                missed.add(class);
             }
         })?;
         Ok(f64::min(self.weights.share(&missed), 1.0))

@@ -3,8 +3,8 @@
 //! SIEVE's hand spends much of its time near the head: there it evicts pages so soon after they
 //! came in that hardly any was accessed meanwhile, so it hardly comes nearer, and evicts new pages
 //! for long (half of all evictions from a cache of 1 % of OLTP). A cache of a sample cannot tell:
-//! its hand passes the newest sampled page, while hundreds of others are still before it, and
-//! begins at the tail. Such caches missed up to 4.5 points too few.
+//! its hand passes the newest sampled page, while up to as many pages as it stands for are still
+//! before it, and begins at the tail. Such caches missed up to 4.5 points too few.
 //!
 //! So from then on the distance is an estimate, in pages of the trace. A sampled page that comes in
 //! is not put on the list; its next access tells whether it was in time, before the hand came, or
@@ -24,8 +24,12 @@ use crate::models::Sieve;
 /// each distance. Chosen: without, a distance at which the sample saw none is kept for ever.
 const PRIOR: f64 = 4.0;
 
-/// Steps in which the hand moves between two sampled misses. Chosen: the pages before it become
-/// fewer by less than half in a step.
+/// The first guess at the part of pages that are accessed in time, and the misses for which it
+/// counts. A guess, outweighed after some dozens of misses.
+const GUESS: f64 = 0.05;
+const GUESS_MISSES: f64 = 20.0;
+
+/// Steps in which the hand moves between two sampled misses: it slows down as it comes nearer.
 const STEPS: u32 = 4;
 
 /// Returns the part of the trace's accesses that miss, in a cache of `capacity` pages of the
@@ -129,7 +133,8 @@ impl SampledSieve {
     /// far as the sample does not tell, it is proportional to their number.
     fn in_time(&self, nr_misses: f64) -> f64 {
         let nr_missed = f64::from(self.nr_missed);
-        let of_interval = (self.nr_in_time(self.interval) + 1.0) / (nr_missed + 20.0);
+        let of_interval =
+            (self.nr_in_time(self.interval) + GUESS * GUESS_MISSES) / (nr_missed + GUESS_MISSES);
         let proportional = of_interval * nr_misses / self.interval;
         (self.nr_in_time(nr_misses) + PRIOR) / (nr_missed + PRIOR / proportional)
     }
