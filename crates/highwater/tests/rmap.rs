@@ -79,6 +79,17 @@ impl Scene {
         })
     }
 
+    /// Pins pages of another file, all at once.
+    fn pin_another(&self, pages: u64) -> Result<(), ReadError> {
+        let hw = &self.hw;
+        let file = hw
+            .open_backing(TestFile::new(pages), Access::ReadOnly)
+            .unwrap();
+        let map = hw.space(&hw.root()).map_file(&file, 0..pages).unwrap();
+        let pins: Result<Vec<_>, _> = (0..pages).map(|page| map.pin(page)).collect();
+        pins.map(drop)
+    }
+
     fn counter(&self, name: &str) -> u64 {
         self.hw.snapshot().counter(name)
     }
@@ -101,11 +112,15 @@ fn a_contended_page_is_never_freed_where_reclaim_skips() {
 #[test]
 fn reclaim_that_skips_gives_up_though_memory_could_be_had() {
     // Goal: the harm that the default fixes is observable. Method: the lock of the only file with
-    // pages is held while another is read.
+    // pages is held while pages of another are pinned, so that reclaim cannot take those instead.
     let scene = Scene::new(RmapPolicy::Skip, RmapQuirks::KernelFaithful);
-    let read = scene.while_held(|| scene.read_another(POOL));
-    assert!(matches!(read, Err(ReadError::NoMemory { .. })), "{read:?}");
-    scene.read_another(POOL).unwrap();
+    let free = POOL - scene.rss();
+    let pins = scene.while_held(|| scene.pin_another(POOL));
+    assert!(
+        matches!(pins, Err(ReadError::NoMemory { page, .. }) if page.0 <= free),
+        "{pins:?}"
+    );
+    scene.pin_another(POOL / 2).unwrap();
 }
 
 #[test]
