@@ -179,7 +179,7 @@ fn sieve_is_nearly_exact_where_new_pages_leave_at_once() {
     let error = mean_error(&sampled, &exact, "sieve");
     assert!(
         error < 0.03,
-        "{error}: 0.039 if the hand moves by whole sampled pages"
+        "{error:.4}: 0.039 if the hand moves by whole sampled pages"
     );
 }
 

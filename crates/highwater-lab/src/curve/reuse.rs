@@ -89,13 +89,6 @@ pub(super) fn class_near(time: f64) -> Class {
     class_of((time as u32).clamp(1, (1 << TIME_BITS) - 1))
 }
 
-/// Returns the shortest time of a class.
-pub(super) fn time_of(class: Class) -> f64 {
-    let (octave, part) = (class >> PARTS_LOG, class & ((1 << PARTS_LOG) - 1));
-    let parts = 1 << PARTS_LOG;
-    f64::from(parts + u32::from(part)) / f64::from(parts) * 2.0_f64.powi(octave.into())
-}
-
 /// Returns the class of a time: its octave, and the quarter of it.
 #[inline]
 #[expect(
@@ -163,6 +156,13 @@ impl Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the shortest time of a class.
+    fn time_of(class: Class) -> f64 {
+        let (octave, part) = (class >> PARTS_LOG, class & ((1 << PARTS_LOG) - 1));
+        let parts = 1 << PARTS_LOG;
+        f64::from(parts + u32::from(part)) / f64::from(parts) * 2.0_f64.powi(octave.into())
+    }
 
     // Goal: classes increase with time, four to an octave.
     #[test]

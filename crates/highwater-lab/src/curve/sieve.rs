@@ -6,17 +6,21 @@
 //! its hand passes the newest sampled page, while up to as many pages as it stands for are still
 //! before it, and begins at the tail. Such caches missed up to 4.5 points too few.
 //!
-//! So from then on the distance is an estimate, in pages of the trace. A sampled page that comes in
-//! is not put on the list; its next access tells whether it was in time, before the hand came, or
-//! whether the page had been evicted. The hand comes nearer by a page for each page that was
-//! accessed in time; how many are, at each distance, is counted on the sample. Once no page is left
-//! before the hand, it begins at the tail.
+//! So from then on the distance is an estimate, in pages of the trace. It begins with the pages
+//! that came in after the newest sampled one, a geometrically distributed number. A sampled page
+//! that comes in then is not put on the list; its next access tells whether it was in time, before
+//! the hand came, or whether the page had been evicted. The hand comes nearer by a page for each
+//! page that was accessed in time; how many are, at each distance, is counted on the sample. Once
+//! no page is left before the hand, it begins at the tail.
 //!
-//! Measured by the lab's `tests/curve_error.rs`.
+//! Measured by the lab's `tests/curve_error.rs`. The estimate holds for samples of any size: with 4
+//! and 8 times as many pages, the errors of OLTP are as small (0.40 and 0.39 points). A distance
+//! that always began with its mean had 0.57 and 0.80 points: of the larger sample, no other page is
+//! before the hand in a third of the cases.
 
 use std::io;
 
-use super::reuse::{Class, NR_CLASSES, class_near, time_of};
+use super::reuse::{Class, NR_CLASSES, class_near};
 use super::sample::Sample;
 use crate::models::Sieve;
 
@@ -28,6 +32,16 @@ const PRIOR: f64 = 4.0;
 /// counts. A guess, outweighed after some dozens of misses.
 const GUESS: f64 = 0.05;
 const GUESS_MISSES: f64 = 20.0;
+
+/// Where `n` less this many misses are expected, fewer than `n` happen in half the cases. Source:
+/// the median of Poisson's distribution.
+const BELOW_MEDIAN: f64 = 1.0 / 3.0;
+
+/// The part of a turn by which successive draws differ: no two of many are close together.
+const GOLDEN: f64 = 0.618_033_988_749_895;
+
+/// Pages before the hand, at least: it evicts one, and the page that misses is another.
+const NEAREST: f64 = 2.0;
 
 /// Steps in which the hand moves between two sampled misses: it slows down as it comes nearer.
 const STEPS: u32 = 4;
@@ -46,6 +60,8 @@ struct SampledSieve {
     interval: f64,
     /// Pages of the trace before the hand, if no sampled page is.
     near: Option<f64>,
+    /// The last draw of a distance, as a part of all that it could have been.
+    drawn: f64,
     /// By slot, for a page that came in near the hand: the pages before the hand then; otherwise 0.
     young: Vec<f64>,
     /// By slot, whether the last access was a miss.
@@ -65,6 +81,7 @@ impl SampledSieve {
             sieve: Sieve::new(capacity, nr_pages),
             interval: 1.0 / sample.rate(),
             near: None,
+            drawn: 0.0,
             young: vec![0.0; nr_pages],
             has_missed: vec![false; nr_pages],
             after_miss: [0; NR_CLASSES],
@@ -91,15 +108,26 @@ impl SampledSieve {
     /// stays.
     fn is_in_time(&mut self, slot: u16, class: Class) -> bool {
         let distance = std::mem::take(&mut self.young[usize::from(slot)]);
-        let is_in_time = time_of(class) * self.miss_ratio() < distance - 1.0;
+        let is_in_time = distance > 0.0 && class <= self.last_in_time(distance);
         if is_in_time {
             self.sieve.insert(slot.into());
         }
         is_in_time
     }
 
-    fn miss_ratio(&self) -> f64 {
-        self.missed / self.accessed
+    /// Returns the class of the longest time after which the hand, at a distance in pages, has
+    /// probably not come: each miss moves it by one.
+    fn last_in_time(&self, distance: f64) -> Class {
+        let miss_ratio = self.missed / self.accessed;
+        class_near(1.0 + (distance - BELOW_MEDIAN) / miss_ratio)
+    }
+
+    /// Draws the pages before the hand when it has passed the newest sampled page.
+    fn draw_distance(&mut self) -> Option<f64> {
+        self.drawn = (self.drawn + GOLDEN).fract();
+        let others = 1.0 - 1.0 / self.interval;
+        let distance = 1.0 + (1.0 - self.drawn).log(others).floor();
+        (distance >= NEAREST).then_some(distance)
     }
 
     /// Adds a page that missed.
@@ -109,7 +137,9 @@ impl SampledSieve {
         }
         while self.near.is_none() && self.sieve.is_full() {
             self.sieve.advance();
-            self.near = self.sieve.is_turning().then_some(self.interval + 1.0);
+            if self.sieve.is_turning() {
+                self.near = self.draw_distance();
+            }
         }
         match self.near {
             Some(distance) => self.young[usize::from(slot)] = distance,
@@ -122,7 +152,7 @@ impl SampledSieve {
     fn approached(&self, mut distance: f64) -> Option<f64> {
         for _ in 0..STEPS {
             distance -= self.in_time(distance.floor()) * self.interval / f64::from(STEPS);
-            if distance < 2.0 {
+            if distance < NEAREST {
                 return None;
             }
         }
@@ -140,7 +170,7 @@ impl SampledSieve {
     }
 
     fn nr_in_time(&self, nr_misses: f64) -> f64 {
-        let last = class_near(nr_misses / self.miss_ratio());
+        let last = self.last_in_time(nr_misses);
         let counts = self.after_miss.iter().take(usize::from(last) + 1);
         f64::from(counts.sum::<u32>())
     }
