@@ -14,7 +14,7 @@ use highwater::units::CpuId;
 
 use self::spaces::{DualMaker, FlatMaker, GroupMaker, Maker, SetMaker, Space, TreeMaker};
 use super::clock::{median, time_threads};
-use super::resident::process_rss_bytes;
+use super::resident::process_anonymous_bytes;
 use super::{Experiment, ExperimentError, Findings, Setup, published};
 use crate::control::Control;
 use crate::report::text::to_f64;
@@ -62,9 +62,10 @@ const AREAS: usize = 2 * (KEPT_SMALL + KEPT_LARGE) + 16;
 
 const NOTE: &str = "CPUs are virtual, each with a thread of its own; additions are atomic. Bytes of \
     the published designs are those of their authors' layout. Bytes of the library are measured: \
-    the growth of this process's resident memory (smaps_rollup) over up to 1,024 spaces,\n    which are all kept. Times are CPU \
-    time on this machine, from creation to drop; a per-CPU area is zeroed in the unit of each \
-    virtual CPU, as the kernel does it, on one node. With two threads each makes spaces of its own.";
+    the growth of this process's anonymous memory (smaps_rollup) over up to 1,024 spaces, which \
+    are all kept. Times are CPU time on this machine, from creation to drop; a per-CPU area is \
+    zeroed in the unit of each virtual CPU, as the kernel does it, on one node. With two threads \
+    each makes spaces of its own.";
 
 /// How spaces are used.
 #[derive(Clone, Copy)]
@@ -150,10 +151,10 @@ fn keep_all(
             } else {
                 KEPT_SMALL
             };
-            let before = process_rss_bytes();
+            let before = process_anonymous_bytes();
             let own: Vec<_> = (0..count).map(|_| maker.make()).collect();
             own.iter().for_each(|space| visit(*of, &**space, PAGES));
-            let growth = process_rss_bytes().zip(before);
+            let growth = process_anonymous_bytes().zip(before);
             let measured = growth
                 .map(|(now, before)| to_f64(now.saturating_sub(before)) / to_f64(count as u64));
             let of_each = (0..of.nr_cpus).map(|_| PAGES).sum::<i64>();
