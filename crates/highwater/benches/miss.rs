@@ -1,0 +1,173 @@
+//! Question: what does an access cost that misses, where storage costs nothing; and how much of it
+//! does the default policy pay for being bounded by LRU?
+//!
+//! Command: `cargo bench -p highwater --bench miss`. Prints nanoseconds for each access, the median
+//! over interleaved rounds of one thread, and how long the default policy takes in comparison with
+//! S3-FIFO, which keeps no order of accesses and evicts pages that came in last. Ratios carry over
+//! to other machines, single times do not. Without `--bench` (as under `cargo test --benches`) it
+//! does a hundredth of the accesses, to show that it works.
+//!
+//! 16,384 pages are read through 2,048 frames, from storage that fills a page with its number. Each
+//! access looks at one word: through a mapping, or by a copying read of eight bytes. Pages are
+//! drawn at random, all as often, so that policies miss alike and a miss is nearly every access; or
+//! by a Zipf law of exponent 0.9; or read in order, over and over, with readahead.
+//!
+//! The program fails when this is broken: where all pages are as popular, an access takes under the
+//! default policy at most 1.6 times as long as under S3-FIFO.
+//!
+//! What would change our mind: where misses cost more than the storage of today's fastest disks,
+//! about 10 µs, a policy that saves a tenth of them is not worth its looks at pages.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
+
+#[expect(
+    dead_code,
+    reason = "pages are read, and neither a file nor their lines"
+)]
+mod places;
+mod promise;
+#[expect(dead_code, reason = "one thread reads, and its rounds take turns here")]
+mod timing;
+
+use std::hint::black_box;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use highwater::lab::reclaim::policy::PolicyKind;
+use highwater::units::{FilePage, PAGE_BYTES};
+use highwater::{Access, Backing, File, Manager, Mapping, Pages};
+use places::{COUNT, content, zipf};
+use promise::Promise;
+use timing::is_bench;
+
+const ROUNDS: usize = 7;
+const ACCESSES: u32 = 100_000;
+const FRAMES: Pages = Pages(COUNT as u64 / 8);
+/// Promised time under the default policy where all pages are as popular, as a ratio to S3-FIFO's.
+const RATIO_MAX: f64 = 1.6;
+
+/// The policies, in the order of the table's columns.
+const POLICIES: [PolicyKind; 2] = [PolicyKind::Balanced, PolicyKind::S3Fifo];
+
+/// Storage at the speed of memory.
+#[derive(Debug)]
+struct Numbers;
+
+impl Backing for Numbers {
+    fn len(&self) -> u64 {
+        u64::from(COUNT) * PAGE_BYTES
+    }
+
+    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        buf.copy_from_slice(&content(u32::try_from(page).expect("a page of the file")));
+        Ok(buf.len())
+    }
+
+    fn write_page(&self, _: FilePage, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file under one policy, and a mapping of it.
+struct Pool {
+    hw: Manager,
+    file: File,
+    map: Mapping,
+}
+
+impl Pool {
+    fn new(policy: PolicyKind) -> Self {
+        let builder = Manager::builder().capacity(FRAMES.bytes());
+        let hw = builder.eviction_policy(policy).build();
+        let hw = hw.expect("a few MiB of memory");
+        let file = hw.open_backing(Arc::new(Numbers), Access::ReadOnly);
+        let file = file.expect("one file");
+        let map = hw.space(&hw.root()).map_file(&file, 0..u64::from(COUNT));
+        let map = map.expect("the whole file");
+        Self { hw, file, map }
+    }
+
+    fn mapped(&self, page: u32) -> u64 {
+        let guard = self.hw.enter();
+        let bytes = self.map.read(&guard, u64::from(page)).expect("a frame");
+        u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+    }
+
+    fn copied(&self, page: u32) -> u64 {
+        let mut word = [0; 8];
+        let offset = u64::from(page) * PAGE_BYTES;
+        let read = self.file.read_at(&self.hw.root(), offset, &mut word);
+        assert_eq!(read.expect("a frame"), word.len());
+        u64::from_le_bytes(word)
+    }
+}
+
+/// A way to read a word of a page.
+type Read = fn(&Pool, u32) -> u64;
+const READS: [(&str, Read); 2] = [("mapped", Pool::mapped), ("read_at", Pool::copied)];
+
+/// The orders in which pages are accessed; the first is judged.
+fn orders(accesses: u32) -> [(&'static str, Vec<u32>); 3] {
+    let mut random = fastrand::Rng::with_seed(1);
+    let uniform = (0..accesses).map(|_| random.u32(..COUNT)).collect();
+    let popular = zipf(accesses, 1).into_iter().map(|place| place.page);
+    let in_order = (0..accesses).map(|at| at % COUNT).collect();
+    [
+        ("at random", uniform),
+        ("Zipf", popular.collect()),
+        ("in order", in_order),
+    ]
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_unstable_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// Returns the medians under each policy, in nanoseconds for each access.
+fn times(read: Read, pages: &[u32]) -> [f64; 2] {
+    let want: u64 = pages.iter().map(|page| u64::from(*page)).sum();
+    let pools = POLICIES.map(Pool::new);
+    let mut times = [const { Vec::new() }; 2];
+    // The first round fills the pools and is not counted.
+    for round in 0..=ROUNDS {
+        for (pool, times) in pools.iter().zip(&mut times) {
+            let start = Instant::now();
+            let sum: u64 = pages.iter().map(|page| read(pool, black_box(*page))).sum();
+            let ns = start.elapsed().as_secs_f64() * 1e9 / pages.len() as f64;
+            assert_eq!(sum, want);
+            if round > 0 {
+                times.push(ns);
+            }
+        }
+    }
+    times.each_mut().map(|times| median(times))
+}
+
+fn main() -> ExitCode {
+    let accesses = if is_bench() { ACCESSES } else { ACCESSES / 100 };
+    println!(
+        "{:22}{:>12}{:>12}{:>8}",
+        "ns an access", "balanced", "S3-FIFO", "ratio"
+    );
+    let mut promises = Vec::new();
+    for (at, (order, pages)) in orders(accesses).iter().enumerate() {
+        for (way, read) in READS {
+            let [balanced, s3_fifo] = times(read, pages);
+            let ratio = balanced / s3_fifo;
+            let name = format!("{order}, {way}");
+            println!("{name:22}{balanced:12.0}{s3_fifo:12.0}{ratio:8.2}");
+            if at == 0 {
+                let name = format!("balanced, {name}: of the time under S3-FIFO");
+                promises.push(Promise::new(name, ratio, ..=RATIO_MAX));
+            }
+        }
+    }
+    promise::report(Ok(&promises))
+}
