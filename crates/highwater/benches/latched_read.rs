@@ -23,6 +23,7 @@
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
 mod gain;
+mod numbers;
 #[expect(dead_code, reason = "another bench reads a file of the system")]
 mod places;
 mod promise;
@@ -30,13 +31,12 @@ mod promise;
 mod timing;
 
 use std::hint::black_box;
-use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use highwater::units::{FilePage, PAGE_BYTES};
-use highwater::{Access, Backing, Bytes, Manager, Mapping};
+use highwater::{Access, Bytes, Manager, Mapping};
+use numbers::Numbers;
 use places::{Page, Place, content, zipf_over};
 use promise::Promise;
 use timing::is_bench;
@@ -52,30 +52,11 @@ const LATCHED_MAX: f64 = 2.0;
 /// Promised reads of two threads from one page, as a ratio to those of one.
 const GAIN_MIN: f64 = 1.9;
 
-/// A file whose pages hold their number in every word.
-#[derive(Debug)]
-struct Numbers;
-
-impl Backing for Numbers {
-    fn len(&self) -> u64 {
-        u64::from(COUNT) * PAGE_BYTES
-    }
-    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
-        let page = u32::try_from(page).expect("a page of the file");
-        buf.copy_from_slice(&content(page)[..buf.len()]);
-        Ok(buf.len())
-    }
-    fn write_page(&self, _: FilePage, _: &[u8]) -> io::Result<usize> {
-        Err(io::Error::other("nothing is written"))
-    }
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Maps all of a file, resident.
 fn mapped(hw: &Manager, access: Access) -> Mapping {
-    let file = hw.open_backing(Arc::new(Numbers), access).expect("a file");
+    let file = hw
+        .open_backing(Arc::new(Numbers(COUNT)), access)
+        .expect("a file");
     let space = hw.space(&hw.root());
     let map = space.map_file(&file, 0..u64::from(COUNT));
     let map = map.expect("the whole file");

@@ -20,6 +20,7 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
+mod numbers;
 #[expect(
     dead_code,
     reason = "pages are read, and neither a file nor their lines"
@@ -30,15 +31,15 @@ mod promise;
 mod timing;
 
 use std::hint::black_box;
-use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
 use highwater::lab::reclaim::policy::PolicyKind;
-use highwater::units::{FilePage, PAGE_BYTES};
-use highwater::{Access, Backing, File, Manager, Mapping, Pages};
-use places::{COUNT, content, zipf};
+use highwater::units::PAGE_BYTES;
+use highwater::{Access, File, Manager, Mapping, Pages};
+use numbers::Numbers;
+use places::{COUNT, zipf};
 use promise::Promise;
 use timing::is_bench;
 
@@ -50,29 +51,6 @@ const RATIO_MAX: f64 = 1.6;
 
 /// The policies, in the order of the table's columns.
 const POLICIES: [PolicyKind; 2] = [PolicyKind::Balanced, PolicyKind::S3Fifo];
-
-/// Storage at the speed of memory.
-#[derive(Debug)]
-struct Numbers;
-
-impl Backing for Numbers {
-    fn len(&self) -> u64 {
-        u64::from(COUNT) * PAGE_BYTES
-    }
-
-    fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
-        buf.copy_from_slice(&content(u32::try_from(page).expect("a page of the file")));
-        Ok(buf.len())
-    }
-
-    fn write_page(&self, _: FilePage, _: &[u8]) -> io::Result<usize> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// A file under one policy, and a mapping of it.
 struct Pool {
@@ -86,7 +64,7 @@ impl Pool {
         let builder = Manager::builder().capacity(FRAMES.bytes());
         let hw = builder.eviction_policy(policy).build();
         let hw = hw.expect("a few MiB of memory");
-        let file = hw.open_backing(Arc::new(Numbers), Access::ReadOnly);
+        let file = hw.open_backing(Arc::new(Numbers(COUNT)), Access::ReadOnly);
         let file = file.expect("one file");
         let map = hw.space(&hw.root()).map_file(&file, 0..u64::from(COUNT));
         let map = map.expect("the whole file");
