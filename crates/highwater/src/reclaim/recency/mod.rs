@@ -70,9 +70,14 @@ pub(super) const LOOKS: u64 = 16;
 /// Epochs that pass until a walk finds an access, if it is not late.
 const DELAY: u16 = 3;
 
-/// A frame's place in the order: its neighbours, valid while it is there, and its word.
+/// Pages that a walk looks ahead. Chosen: loads that a core has outstanding. With none, a miss in a
+/// pool of 1 GiB takes 1.2 times as long.
+const AHEAD: usize = 8;
+
+/// A frame's place in the order: its neighbours, valid while it is there; the frame that the last
+/// walk came to [`AHEAD`] pages later, wherever that is now; and its word.
 /// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
-type OrderPlace = (AtomicU32, AtomicU32, AtomicU16);
+type OrderPlace = ((AtomicU32, AtomicU32), (AtomicU32, AtomicU16));
 
 /// In the order, with the page's stamp in the lower bits. A word of 0 says that a page is not in
 /// it, and was not known before.
@@ -127,30 +132,41 @@ impl Places {
     }
 
     fn newer(&self, frame: u32) -> u32 {
-        self.0[frame as usize].0.load(Ordering::Relaxed)
+        self.0[frame as usize].0.0.load(Ordering::Relaxed)
     }
 
     fn older(&self, frame: u32) -> u32 {
-        self.0[frame as usize].1.load(Ordering::Relaxed)
+        self.0[frame as usize].0.1.load(Ordering::Relaxed)
     }
 
     fn set_newer(&self, frame: u32, newer: u32) {
-        self.0[frame as usize].0.store(newer, Ordering::Relaxed);
+        self.0[frame as usize].0.0.store(newer, Ordering::Relaxed);
+    }
+
+    /// Loads the place that a walk will probably come to: it goes along a list, and would wait for
+    /// the memory of one place after the other.
+    fn load_ahead(&self, frame: u32) {
+        let ahead = self.0[frame as usize].1.0.load(Ordering::Relaxed);
+        std::hint::black_box(self.newer(ahead));
+    }
+
+    fn set_ahead(&self, frame: u32, ahead: u32) {
+        self.0[frame as usize].1.0.store(ahead, Ordering::Relaxed);
     }
 
     fn replace_older(&self, frame: u32, older: u32) -> u32 {
-        let word = &self.0[frame as usize].1;
+        let word = &self.0[frame as usize].0.1;
         let was = word.load(Ordering::Relaxed);
         word.store(older, Ordering::Relaxed);
         was
     }
 
     fn word(&self, pfn: Pfn) -> u16 {
-        self.0[pfn.index()].2.load(Ordering::Relaxed)
+        self.0[pfn.index()].1.1.load(Ordering::Relaxed)
     }
 
     fn set_word(&self, pfn: Pfn, word: u16) {
-        self.0[pfn.index()].2.store(word, Ordering::Relaxed);
+        self.0[pfn.index()].1.1.store(word, Ordering::Relaxed);
     }
 
     /// Returns whether a page is in an order.
@@ -406,6 +422,10 @@ impl Recency {
                 self.begun_before = std::mem::replace(&mut self.begun, self.epochs.now());
             }
             let pfn = Pfn(self.next);
+            places.load_ahead(pfn.0);
+            if let Some(earlier) = pages.len().checked_sub(AHEAD) {
+                places.set_ahead(pages[earlier].0, pfn.0);
+            }
             self.next = places.newer(pfn.0);
             self.nr_left -= 1;
             self.keep_counted(places, pfn);
