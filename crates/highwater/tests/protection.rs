@@ -116,15 +116,17 @@ fn low_gives_way_when_nothing_else_can_and_says_so() {
 #[test]
 fn above_its_protection_a_group_gives_down_to_it() {
     // Goal: protection keeps exactly that amount. Method: a tenant that uses three times its low,
-    // with pages that are not read, beside a stream: it ends a little above its low, as pressure is
-    // in proportion to the excess. Without its low it loses all.
+    // with pages that are not read, beside two streams: it ends near its low. Pressure is in
+    // proportion to the excess, of which a stream leaves a tenth, or a quarter when it is moved
+    // to another CPU. Without its low it loses all.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(200)).unwrap();
     let map = file_of(&hw, &tenant, 600);
     stream(&hw, &map);
     be_hungry(&hw);
+    be_hungry(&hw);
     let left = resident(&tenant);
-    assert!((200..=240).contains(&left), "{left} left");
+    assert!((200..=220).contains(&left), "{left} left");
     assert_eq!(tenant.events().low, 0);
     tenant.set_low(Bytes(0));
     be_hungry(&hw);
