@@ -47,15 +47,19 @@ impl Scene {
         self.map.space().rss_precise().0
     }
 
+    /// Maps another file.
+    fn another(&self, pages: u64) -> Mapping {
+        let storage = TestFile::new(pages);
+        let file = self.hw.open_backing(storage, Access::ReadOnly).unwrap();
+        let space = self.hw.space(&self.hw.root());
+        space.map_file(&file, 0..pages).unwrap()
+    }
+
     /// Reads pages of another file.
     fn read_another(&self, pages: u64) -> Result<(), ReadError> {
-        let hw = &self.hw;
-        let file = hw
-            .open_backing(TestFile::new(pages), Access::ReadOnly)
-            .unwrap();
-        let map = hw.space(&hw.root()).map_file(&file, 0..pages).unwrap();
+        let map = self.another(pages);
         for page in 0..pages {
-            map.read(&hw.enter(), page)?;
+            map.read(&self.hw.enter(), page)?;
         }
         Ok(())
     }
@@ -81,11 +85,7 @@ impl Scene {
 
     /// Pins pages of another file, all at once.
     fn pin_another(&self, pages: u64) -> Result<(), ReadError> {
-        let hw = &self.hw;
-        let file = hw
-            .open_backing(TestFile::new(pages), Access::ReadOnly)
-            .unwrap();
-        let map = hw.space(&hw.root()).map_file(&file, 0..pages).unwrap();
+        let map = self.another(pages);
         let pins: Result<Vec<_>, _> = (0..pages).map(|page| map.pin(page)).collect();
         pins.map(drop)
     }

@@ -39,8 +39,9 @@
 //! checked by the lab's `tests/lru_bound.rs`.
 //!
 //! **Invariant.** A page is in the order of the lists that it was added to, from then until it
-//! leaves its frame or those lists, isolated or not. A frame's place in the order is touched only
-//! under the lock of these lists, or before it is added to any.
+//! leaves its frame or those lists, isolated or not. A frame's place in the order is used only
+//! under the lock of these lists, or before it is added to any; a walk may load others, and makes
+//! nothing of them.
 //!
 //! Source: the potential of competitive analysis, as an account at run time; walks that collect
 //! marks, from MGLRU.
@@ -70,13 +71,14 @@ pub(super) const LOOKS: u64 = 16;
 /// Epochs that pass until a walk finds an access, if it is not late.
 const DELAY: u16 = 3;
 
-/// Pages that a walk looks ahead. Chosen: loads that a core has outstanding. With none, a miss in a
-/// pool of 1 GiB takes 1.2 times as long.
+/// Pages that a walk looks ahead. Chosen: loads that a core has outstanding. With none, accesses
+/// to a pool of 1 GiB, half of which miss, take 1.2 times as long.
 const AHEAD: usize = 8;
 
 /// A frame's place in the order: its neighbours, valid while it is there; the frame that the last
 /// walk came to [`AHEAD`] pages later, wherever that is now; and its word.
-/// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
+/// Written by and read under: the lruvec lock of the page's group; loaded ahead of a walk without
+/// it. Publishes: nothing.
 type OrderPlace = ((AtomicU32, AtomicU32), (AtomicU32, AtomicU16));
 
 /// In the order, with the page's stamp in the lower bits. A word of 0 says that a page is not in
@@ -118,7 +120,7 @@ impl Stamp {
 #[derive(Debug)]
 pub struct Places(Box<[OrderPlace]>);
 
-// Relaxed throughout: places are touched only under their lists' lock.
+// Relaxed throughout: places are used only under their lists' lock.
 impl Places {
     /// Creates places for frames that are in no order.
     ///
@@ -144,7 +146,8 @@ impl Places {
     }
 
     /// Loads the place that a walk will probably come to: it goes along a list, and would wait for
-    /// the memory of one place after the other.
+    /// the memory of one place after the other. The frame may be in another order by now, under
+    /// another lock; so nothing is made of what was loaded.
     fn load_ahead(&self, frame: u32) {
         let ahead = self.0[frame as usize].1.0.load(Ordering::Relaxed);
         std::hint::black_box(self.newer(ahead));
