@@ -111,6 +111,10 @@ impl ScanCounts {
         self
     }
 
+    pub(super) fn times(self, visits: u64) -> Self {
+        Self(self.0.map(|count| count * visits))
+    }
+
     /// Takes up to `cluster` of each list.
     pub(super) fn take(&mut self, cluster: u64) -> Self {
         let taken = self.0.map(|count| count.min(cluster));

@@ -4,7 +4,7 @@
 //! lruvec of a page's group checks afterwards that it still is the page's group.
 
 use super::LruvecRef;
-use super::balance::Costs;
+use super::balance::{Costs, ScanCounts};
 use super::cursor::Cursor;
 use super::lists::{Lists, LruList, PageType};
 use super::policy::PolicyState;
@@ -75,6 +75,9 @@ pub(super) struct Lruvec {
     /// Number of requests that wait for pages here or below to arrive.
     /// Written by: those. Read by: threads whose pages arrive. Publishes: nothing.
     nr_awaiting: AtomicU64,
+    /// Visits since the last one that took pages: the next one takes theirs.
+    /// Written by and read by: reclaimers. Publishes: nothing.
+    nr_left: AtomicU64,
     /// The eviction policy's state for the lists of each type.
     policy_states: [PolicyState; 2],
     /// Position of the reclaimers that have this group as their target.
@@ -99,6 +102,7 @@ impl Lruvec {
             nr_settled: AtomicU64::new(0),
             transit: Transit::default(),
             nr_awaiting: AtomicU64::new(0),
+            nr_left: AtomicU64::new(0),
             policy_states: [
                 PolicyState::starting_at(clock),
                 PolicyState::starting_at(clock),
@@ -240,6 +244,23 @@ impl Lruvec {
             .chain()
             .map(|it| it.nr_awaiting.load(Ordering::Relaxed));
         chain.any(|nr_awaiting| nr_awaiting > 0)
+    }
+
+    /// Returns the pages of each list that a visit scans whose share is `share`: with those that
+    /// former visits have left, at least `batch` in total. `None` if it leaves them as well.
+    pub(super) fn in_batches(&self, share: ScanCounts, batch: u64) -> Option<ScanCounts> {
+        // At least one, so that some visit takes them.
+        let total = share.total().max(1);
+        if total >= batch {
+            return Some(share);
+        }
+        // Relaxed: a pace. Reclaimers that come together may take the same pages twice.
+        let visits = self.nr_left.fetch_add(1, Ordering::Relaxed) + 1;
+        if total * visits < batch {
+            return None;
+        }
+        self.nr_left.store(0, Ordering::Relaxed);
+        Some(share.times(visits))
     }
 
     pub(super) fn note_isolated(&self, page_type: PageType, count: u64) {

@@ -361,6 +361,48 @@ fn pressure_is_proportional_to_size() {
 }
 
 #[test]
+fn small_groups_give_a_batch_of_pages_at_a_time() {
+    // Goal: of many groups whose shares are single pages, a step takes a dozen pages, and in time
+    // each group gives by its size. Method: groups of 200 and 400 pages, a tenth of which is
+    // reclaimed by small requests. Tolerance: a batch, which a group may have given or not.
+    const BATCHES: [u64; 2] = [200 / 16, 400 / 16];
+    let scene = Scene::new(1 << 16);
+    let groups: Vec<GroupNode> = (0..100)
+        .map(|number| scene.group(&format!("g{number}")))
+        .collect();
+    let size = |number: usize| [200, 400][number % 2];
+    let mut page = 0;
+    for (number, group) in groups.iter().enumerate() {
+        for _ in 0..size(number) {
+            scene.fault(group, page);
+            page += 1;
+        }
+    }
+    let (mut nr_reclaimed, mut nr_steps) = (0, 0);
+    while nr_reclaimed < page / 10 {
+        let outcome = scene.shrink(&scene.groups.root(), 32, None);
+        assert!(outcome.nr_reclaimed < 32 + BATCHES[1], "{outcome:?}");
+        nr_reclaimed += outcome.nr_reclaimed;
+        nr_steps += outcome.nr_steps;
+    }
+    assert!(
+        nr_steps * 8 < nr_reclaimed,
+        "{nr_reclaimed} pages in {nr_steps} steps"
+    );
+    for (number, group) in groups.iter().enumerate() {
+        let lost = size(number) - group.usage_precise().pages_ceil().0;
+        let about = size(number) / 10;
+        let batch = BATCHES[number % 2];
+        assert!(
+            (about - batch.min(about)..=about + 2 * batch).contains(&lost),
+            "group {number} gave {lost} of {}",
+            size(number)
+        );
+    }
+    scene.assert_nothing_is_left();
+}
+
+#[test]
 fn a_target_pays_alone_and_its_children_with_it() {
     let scene = Scene::new(512);
     let (target, bystander) = (scene.group("target"), scene.group("bystander"));
