@@ -111,8 +111,8 @@ impl ScanCounts {
         self
     }
 
-    pub(super) fn times(self, visits: u64) -> Self {
-        Self(self.0.map(|count| count * visits))
+    pub(super) fn times(self, factor: u64) -> Self {
+        Self(self.0.map(|count| count * factor))
     }
 
     /// Takes up to `cluster` of each list.

@@ -75,7 +75,7 @@ pub(super) struct Lruvec {
     /// Number of requests that wait for pages here or below to arrive.
     /// Written by: those. Read by: threads whose pages arrive. Publishes: nothing.
     nr_awaiting: AtomicU64,
-    /// Visits since the last one that took pages: the next one takes theirs.
+    /// Pages that visits have left to the next one that takes any.
     /// Written by and read by: reclaimers. Publishes: nothing.
     nr_left: AtomicU64,
     /// The eviction policy's state for the lists of each type.
@@ -246,8 +246,9 @@ impl Lruvec {
         chain.any(|nr_awaiting| nr_awaiting > 0)
     }
 
-    /// Returns the pages of each list that a visit scans whose share is `share`: with those that
-    /// former visits have left, at least `batch` in total. `None` if it leaves them as well.
+    /// Returns the pages of each list that a visit scans whose share is `share`: that, and what
+    /// former visits have left, once both are a batch. Less than two batches, or the share. `None`
+    /// if the visit leaves its share as well.
     pub(super) fn in_batches(&self, share: ScanCounts, batch: u64) -> Option<ScanCounts> {
         // At least one, so that some visit takes them.
         let total = share.total().max(1);
@@ -255,12 +256,12 @@ impl Lruvec {
             return Some(share);
         }
         // Relaxed: a pace. Reclaimers that come together may take the same pages twice.
-        let visits = self.nr_left.fetch_add(1, Ordering::Relaxed) + 1;
-        if total * visits < batch {
+        let left = self.nr_left.fetch_add(total, Ordering::Relaxed) + total;
+        if left < batch {
             return None;
         }
-        self.nr_left.store(0, Ordering::Relaxed);
-        Some(share.times(visits))
+        self.nr_left.store(left % total, Ordering::Relaxed);
+        Some(share.times(left / total))
     }
 
     pub(super) fn note_isolated(&self, page_type: PageType, count: u64) {
