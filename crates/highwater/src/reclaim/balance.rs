@@ -111,10 +111,6 @@ impl ScanCounts {
         self
     }
 
-    pub(super) fn times(self, factor: u64) -> Self {
-        Self(self.0.map(|count| count * factor))
-    }
-
     /// Takes up to `cluster` of each list.
     pub(super) fn take(&mut self, cluster: u64) -> Self {
         let taken = self.0.map(|count| count.min(cluster));

@@ -4,7 +4,7 @@
 //! lruvec of a page's group checks afterwards that it still is the page's group.
 
 use super::LruvecRef;
-use super::balance::{Costs, ScanCounts};
+use super::balance::Costs;
 use super::cursor::Cursor;
 use super::lists::{Lists, LruList, PageType};
 use super::policy::PolicyState;
@@ -75,9 +75,6 @@ pub(super) struct Lruvec {
     /// Number of requests that wait for pages here or below to arrive.
     /// Written by: those. Read by: threads whose pages arrive. Publishes: nothing.
     nr_awaiting: AtomicU64,
-    /// Pages that visits have left to the next one that takes any.
-    /// Written by and read by: reclaimers. Publishes: nothing.
-    nr_left: AtomicU64,
     /// The eviction policy's state for the lists of each type.
     policy_states: [PolicyState; 2],
     /// Position of the reclaimers that have this group as their target.
@@ -102,7 +99,6 @@ impl Lruvec {
             nr_settled: AtomicU64::new(0),
             transit: Transit::default(),
             nr_awaiting: AtomicU64::new(0),
-            nr_left: AtomicU64::new(0),
             policy_states: [
                 PolicyState::starting_at(clock),
                 PolicyState::starting_at(clock),
@@ -244,24 +240,6 @@ impl Lruvec {
             .chain()
             .map(|it| it.nr_awaiting.load(Ordering::Relaxed));
         chain.any(|nr_awaiting| nr_awaiting > 0)
-    }
-
-    /// Returns the pages of each list that a visit scans whose share is `share`: that, and what
-    /// former visits have left, once both are a batch. Less than two batches, or the share. `None`
-    /// if the visit leaves its share as well.
-    pub(super) fn in_batches(&self, share: ScanCounts, batch: u64) -> Option<ScanCounts> {
-        // At least one, so that some visit takes them.
-        let total = share.total().max(1);
-        if total >= batch {
-            return Some(share);
-        }
-        // Relaxed: a pace. Reclaimers that come together may take the same pages twice.
-        let left = self.nr_left.fetch_add(total, Ordering::Relaxed) + total;
-        if left < batch {
-            return None;
-        }
-        self.nr_left.store(left % total, Ordering::Relaxed);
-        Some(share.times(left / total))
     }
 
     pub(super) fn note_isolated(&self, page_type: PageType, count: u64) {

@@ -78,8 +78,6 @@ mod isolate_tests;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
-mod pressure_tests;
-#[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(all(test, not(loom)))]
 mod throttle_tests;

@@ -2,17 +2,17 @@
 //!
 //! A pass goes through priorities: at priority `p` each group scans 1/2^p of its lists (module
 //! `balance`), beginning where that is a few hundred pages of the pool. It ends when enough pages
-//! are free. The background thread continues until the pool has its high watermark, and stays at a
-//! priority while a round frees something and scans as many pages as that watermark.
+//! are free. Direct reclaim for the whole pool completes the first round, if that is a small part
+//! of the pool: the background thread is behind. The background thread continues until the pool has
+//! its high watermark, and stays at a priority while a round frees something and scans as many
+//! pages as that watermark.
 //!
 //! A pass that has freed nothing starts again, once each: with the pages of all add batches; with
 //! active pages, if some were spared; with pages protected by `low`.
 //!
 //! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: when enough is free,
 //! the rest of a group's share is left to the next reclaimer, instead of being cut; so small goals
-//! are shared in proportion too. That holds for direct reclaim of the whole pool as well, which in
-//! the kernel completes the first round: a read would wait until hundreds of pages are evicted, of
-//! each group some. The background thread ends in the middle of a round when the
+//! are shared in proportion too. The background thread ends in the middle of a round when the
 //! watermark is reached. The last priority ignores accesses and scans every list twice, so that a
 //! request gets memory even while other threads read.
 
@@ -31,9 +31,9 @@ use crate::group::{StatItem, Tolerance};
 use crate::sync::atomic::Ordering;
 use crate::units::Pages;
 
-/// The part of a group's pages that a step takes at once, at most, if its share is less. Chosen: a
-/// group of a few hundred pages gives a dozen.
-const BATCH_FRACTION: u64 = 16;
+/// Direct reclaim completes a round only up to this part of the pool. Chosen: pages freed beyond
+/// the goal are idle, and small pools have no memory for that.
+const WHOLE_ROUND_FRACTION: u64 = 128;
 
 impl Reclaim {
     /// Scans the lists of a target and its descendants, at increasing priority, until
@@ -173,15 +173,17 @@ impl Reclaim {
         let Some(round) = self.prepare(scan, level) else {
             return;
         };
-        self.stats.count_round(level.priority);
+        let PassPriority { priority, first } = level;
+        self.stats.count_round(priority);
         // Twice at the last priority: the first round may only clear marks.
-        let rounds = if level.priority == 0 { 2 } else { 1 };
+        let rounds = if priority == 0 { 2 } else { 1 };
         let mut budget = self.lruvecs.sum_of(
             |lruvec| scan.pass.accepts(lruvec),
             |lruvec| round.counts(lruvec, lruvec.sizes()).total(),
         );
         budget = (budget * rounds).max(self.cluster(scan.control.actor));
-        while budget > 0 && !self.has_enough(scan) {
+        let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
+        while budget > 0 && (takes_whole || !self.has_enough(scan)) {
             let Some(step) = self.next_step(&round, scan) else {
                 break;
             };
@@ -191,6 +193,11 @@ impl Reclaim {
             scan.outcome.nr_steps += 1;
             budget = budget.saturating_sub(looked.max(1));
         }
+    }
+
+    fn takes_whole_round(&self, control: &ScanControl<'_>, budget: u64) -> bool {
+        let is_small = budget <= self.pool.managed().0 / WHOLE_ROUND_FRACTION;
+        control.actor == Actor::Direct && control.is_pool_wide() && is_small
     }
 
     /// Returns the first priority: 1/2^p of the pool is about 700 pages, but at least a quarter of
@@ -239,8 +246,7 @@ impl Reclaim {
 
     /// Returns the next lists to scan for a target, with their scan counts.
     ///
-    /// Progress: a protected group is skipped once, and not accepted again; any other group gives
-    /// its pages after at most a batch of visits.
+    /// Progress: a protected group is skipped once, and not accepted again.
     fn next_step(&self, round: &Round, scan: &mut Scan<'_>) -> Option<Step> {
         loop {
             let (visit, lruvec) = self.peek(round, &scan.pass)?;
@@ -248,14 +254,9 @@ impl Reclaim {
             if let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) {
                 let sizes = lruvec.sizes();
                 let share = round.counts(&lruvec, sizes.scaled(Pages(size)));
-                let share = lruvec.in_batches(share, self.batch(round, scan, size));
-                let cluster = self.cluster(scan.control.actor);
                 let mut cursor = round.home.cursor.lock();
-                let counts = cursor.take(visit, share.unwrap_or_default(), cluster);
+                let counts = cursor.take(visit, share, self.cluster(scan.control.actor));
                 drop(cursor);
-                if share.is_none() && counts.is_spent() {
-                    continue;
-                }
                 let trims_anon =
                     self.has_swap() && self.policy.inactive_is_low(sizes.lens(PageType::Anon));
                 let exposed = exposed.max(1);
@@ -267,18 +268,6 @@ impl Reclaim {
                     trims_anon,
                 });
             }
-        }
-    }
-
-    /// Returns the pages that a step takes at least from a group with `size`. A visit whose share
-    /// is less leaves it to a later one: shares of a page, of many groups, would each cost a step.
-    fn batch(&self, round: &Round, scan: &Scan<'_>, size: u64) -> u64 {
-        let missing = scan.control.nr_to_reclaim.0 - scan.outcome.nr_reclaimed;
-        let most = self.cluster(scan.control.actor).min(missing);
-        match round.level.priority {
-            // Everything is scanned.
-            0 => 1,
-            _ => most.min(size / BATCH_FRACTION),
         }
     }
 
