@@ -20,9 +20,10 @@ use highwater_lab::experiments::{EXPERIMENTS, Size};
 use highwater_lab::promises::{Promises, Readings, readings_of_bench, readings_of_outcome};
 
 /// Benches with promises, and their crates.
-const BENCHES: [(&str, &str); 11] = [
+const BENCHES: [(&str, &str); 12] = [
     ("counter_set", "highwater"),
     ("resident_read", "highwater"),
+    ("long_reads", "highwater"),
     ("miss", "highwater"),
     ("latched_read", "highwater"),
     ("stat_update", "highwater"),

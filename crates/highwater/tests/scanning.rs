@@ -15,6 +15,7 @@ use std::thread;
 use highwater::group::{StatItem, Tolerance};
 use highwater::lab::reclaim::policy::{EvictionPolicy, KernelLists, PolicyKind, TwoList};
 use highwater::topology::Topology;
+use highwater::units::PAGE_BYTES;
 use highwater::{Access, Background, Backing, File, Group, Limits, Manager, Pages, Snapshot};
 use support::{TestFile, assert_empty};
 
@@ -282,4 +283,33 @@ fn a_stall_is_counted_for_want_in_the_pool_only() {
     assert_eq!(u64::try_from(stolen), Ok(snapshot.counter("pgsteal_file")));
     drop(map);
     assert_empty(&hw);
+}
+
+#[test]
+fn a_request_reclaims_little_however_large_the_pool() {
+    // Goal: without a background thread, no read waits until a share of a large pool is reclaimed:
+    // each evicts about a cluster, of one group or of many. Method: a sparse file, larger than a
+    // pool in which that share is several hundred pages.
+    const FRAMES: u64 = 1 << 16;
+    const CLUSTER: u64 = 32;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let pages = FRAMES + 64 * CLUSTER;
+    file.as_file().set_len(Pages(pages).bytes().0).unwrap();
+    for nr_groups in [1, 100] {
+        let builder = Manager::builder().capacity(Pages(FRAMES).bytes());
+        let hw = builder.readahead(Pages(1)).build().unwrap();
+        let groups: Vec<Group> = (0..nr_groups)
+            .map(|number| hw.root().child(&format!("g{number}"), Limits::default()))
+            .collect::<Result<_, _>>()
+            .unwrap();
+        let file = hw.open(file.path()).unwrap();
+        let read = |(page, group)| {
+            file.read_at(group, page * PAGE_BYTES, &mut [0; 8]).unwrap();
+            hw.snapshot().counter("pgsteal_direct")
+        };
+        let stolen: Vec<u64> = (0..pages).zip(groups.iter().cycle()).map(read).collect();
+        let most = stolen.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(*stolen.last().unwrap() > CLUSTER, "pages were reclaimed");
+        assert!(most.unwrap() < 2 * CLUSTER, "one read evicted {most:?}");
+    }
 }

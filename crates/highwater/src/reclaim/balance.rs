@@ -111,6 +111,11 @@ impl ScanCounts {
         self
     }
 
+    /// Multiplies each list's count.
+    pub(super) fn times(self, factor: u64) -> Self {
+        Self(self.0.map(|count| count.saturating_mul(factor)))
+    }
+
     /// Takes up to `cluster` of each list.
     pub(super) fn take(&mut self, cluster: u64) -> Self {
         let taken = self.0.map(|count| count.min(cluster));

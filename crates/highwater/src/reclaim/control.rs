@@ -73,6 +73,8 @@ pub struct Outcome {
     pub nr_scanned: u64,
     /// Pages freed.
     pub nr_reclaimed: u64,
+    /// Visits to groups, most of which give pages.
+    pub nr_visits: u64,
     /// Clusters of groups that were scanned for that.
     pub nr_steps: u64,
     /// Pages that stayed because they were pinned or latched.

@@ -44,19 +44,27 @@ impl Cursor {
         }
     }
 
-    /// Takes the next clusters of a group that gives `share` pages before the next group's turn.
-    pub(super) fn take(&mut self, visit: Visit, share: ScanCounts, cluster: u64) -> ScanCounts {
+    /// Takes the next cluster of a group, which gives `share` pages before the next group's visit;
+    /// `None` if it gives none in this one.
+    pub(super) fn take(
+        &mut self,
+        visit: Visit,
+        share: impl FnOnce() -> Option<ScanCounts>,
+        cluster: u64,
+    ) -> Option<ScanCounts> {
         debug_assert!(visit.moves <= self.moves, "a cursor moves forward");
         if visit.moves != self.moves {
-            return { share }.take(cluster);
+            return share().map(|mut share| share.take(cluster));
         }
-        if visit.at != self.at || self.remaining.is_spent() {
-            *self = Self {
-                at: visit.at,
-                remaining: share,
-                moves: self.moves + 1,
-            };
+        if visit.at == self.at && !self.remaining.is_spent() {
+            return Some(self.remaining.take(cluster));
         }
-        self.remaining.take(cluster)
+        let share = share();
+        *self = Self {
+            at: visit.at,
+            remaining: share.unwrap_or_default(),
+            moves: self.moves + 1,
+        };
+        share.map(|_| self.remaining.take(cluster))
     }
 }

@@ -13,9 +13,9 @@
 //! One pass ([`Reclaim::shrink`]) works for a *target* group and its descendants. It scans at
 //! increasing *priority* (a list's length shifted right by it), in clusters, with a cursor that the
 //! target's reclaimers share, so that pressure is proportional to size and no reclaimer walks every
-//! group for a few pages. For each cluster: isolate under the lruvec's lock; then, without it,
-//! check accesses, write dirty pages back, evict; then put the remaining pages back and free the
-//! evicted ones.
+//! group for a few pages. A small group gives pages in some visits only. For each cluster: isolate
+//! under the lruvec's lock; then, without it, check accesses, write dirty pages back, evict; then
+//! put the remaining pages back and free the evicted ones.
 //!
 //! Groups within their `min` or `low` protection are skipped (`pass.rs`).
 //!
@@ -77,6 +77,8 @@ mod access_tests;
 mod isolate_tests;
 #[cfg(all(test, loom))]
 mod loom;
+#[cfg(all(test, not(loom)))]
+mod pressure_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 #[cfg(all(test, not(loom)))]

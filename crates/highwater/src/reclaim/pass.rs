@@ -5,8 +5,8 @@
 //! a second round scan those too, which is a `low` event for each. Pages below `min` are never
 //! taken.
 //!
-//! A group's protection depends on its usage and its siblings', so it is checked again for each
-//! cluster; its settings are evaluated once in a pass, as in the kernel. If no group has a `min` or
+//! A group's protection depends on its usage and its siblings', so it is checked again in each
+//! visit; its settings are evaluated once in a pass, as in the kernel. If no group has a `min` or
 //! a `low`, all this costs one load.
 
 use std::collections::{HashMap, HashSet};
@@ -71,6 +71,11 @@ impl<'a> Pass<'a> {
         self.depth = Depth::AboveMin;
         self.passed_over.clear();
         true
+    }
+
+    /// Returns whether it is the round over groups below their `low`.
+    pub(super) fn is_deep(&self) -> bool {
+        self.depth == Depth::AboveMin
     }
 
     /// Returns the decision for a group's lists at this moment. No lock is held.

@@ -2,19 +2,22 @@
 //!
 //! A pass goes through priorities: at priority `p` each group scans 1/2^p of its lists (module
 //! `balance`), beginning where that is a few hundred pages of the pool. It ends when enough pages
-//! are free. Direct reclaim for the whole pool completes the first round, if that is a small part
-//! of the pool: the background thread is behind. The background thread continues until the pool has
-//! its high watermark, and stays at a priority while a round frees something and scans as many
-//! pages as that watermark.
+//! are free. The background thread continues until the pool has its high watermark, and stays at a
+//! priority while a round frees something and scans as many pages as that watermark.
+//!
+//! A group whose share is small gives several shares at once, in one of as many visits: a step has
+//! a fixed cost, and many groups would each pay it for a page.
 //!
 //! A pass that has freed nothing starts again, once each: with the pages of all add batches; with
 //! active pages, if some were spared; with pages protected by `low`.
 //!
 //! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: when enough is free,
 //! the rest of a group's share is left to the next reclaimer, instead of being cut; so small goals
-//! are shared in proportion too. The background thread ends in the middle of a round when the
-//! watermark is reached. The last priority ignores accesses and scans every list twice, so that a
-//! request gets memory even while other threads read.
+//! are shared in proportion too. Direct reclaim of the whole pool stops there as well, unless the
+//! policy is the kernel's, which [completes](super::policy::EvictionPolicy::completes_rounds) the
+//! first round: a read would wait until hundreds of pages are evicted. The background thread ends
+//! in the middle of a round when the watermark is reached. The last priority ignores accesses and
+//! scans every list twice, so that a request gets memory even while other threads read.
 
 use std::time::Duration;
 
@@ -31,9 +34,17 @@ use crate::group::{StatItem, Tolerance};
 use crate::sync::atomic::Ordering;
 use crate::units::Pages;
 
-/// Direct reclaim completes a round only up to this part of the pool. Chosen: pages freed beyond
-/// the goal are idle, and small pools have no memory for that.
+/// Under the kernel's policy, direct reclaim completes a round only up to this part of the pool.
+/// Chosen: pages freed beyond the goal are idle, and small pools have no memory for that.
 const WHOLE_ROUND_FRACTION: u64 = 128;
+
+/// The part of a group's pages that it gives at once, if its share is less. Chosen: a group of a
+/// few hundred pages gives a dozen.
+const BATCH_FRACTION: u64 = 16;
+
+/// Visits to groups after which one gives its share though it is not its turn. Chosen: turns are
+/// less than three times as far apart as they are on average, and at most a cluster on average.
+const VISITS_MAX: u64 = 96;
 
 impl Reclaim {
     /// Scans the lists of a target and its descendants, at increasing priority, until
@@ -42,10 +53,11 @@ impl Reclaim {
     ///
     /// # Cost
     ///
-    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0, and
-    /// goes through the priorities at most six times. Writes dirty pages back (I/O). Allocates its
-    /// buffers, a few hundred bytes, outside all locks. If any group has a `min` or a `low`, also
-    /// `GroupNode::protection_below` for each group that it visits.
+    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, or a cluster, down to
+    /// `p` = 0, and goes through the priorities at most six times. For each cluster of a group it
+    /// visits 96 others at most, and at priority 0 it reads the sizes of all. Writes dirty pages
+    /// back (I/O). Allocates its buffers, a few hundred bytes, outside all locks. If any group has
+    /// a `min` or a `low`, also `GroupNode::protection_below` for each group that it visits.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
         let mut scan = Scan {
             control,
@@ -175,13 +187,12 @@ impl Reclaim {
         };
         let PassPriority { priority, first } = level;
         self.stats.count_round(priority);
-        // Twice at the last priority: the first round may only clear marks.
-        let rounds = if priority == 0 { 2 } else { 1 };
-        let mut budget = self.lruvecs.sum_of(
-            |lruvec| scan.pass.accepts(lruvec),
-            |lruvec| round.counts(lruvec, lruvec.sizes()).total(),
-        );
-        budget = (budget * rounds).max(self.cluster(scan.control.actor));
+        let budget = match priority {
+            // Twice: the first time may only clear marks.
+            0 => 2 * self.shares(&round, &scan.pass),
+            _ => round.input.counts().total(),
+        };
+        let mut budget = budget.max(self.cluster(scan.control.actor));
         let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
         while budget > 0 && (takes_whole || !self.has_enough(scan)) {
             let Some(step) = self.next_step(&round, scan) else {
@@ -195,9 +206,18 @@ impl Reclaim {
         }
     }
 
+    /// Returns the sum of all groups' shares. Reads the sizes of each.
+    fn shares(&self, round: &Round, pass: &Pass<'_>) -> u64 {
+        self.lruvecs.sum_of(
+            |lruvec| pass.accepts(lruvec),
+            |lruvec| round.counts(lruvec, lruvec.sizes()).total(),
+        )
+    }
+
     fn takes_whole_round(&self, control: &ScanControl<'_>, budget: u64) -> bool {
         let is_small = budget <= self.pool.managed().0 / WHOLE_ROUND_FRACTION;
-        control.actor == Actor::Direct && control.is_pool_wide() && is_small
+        let is_request = control.actor == Actor::Direct && control.is_pool_wide();
+        self.policy.completes_rounds() && is_request && is_small
     }
 
     /// Returns the first priority: 1/2^p of the pool is about 700 pages, but at least a quarter of
@@ -246,29 +266,58 @@ impl Reclaim {
 
     /// Returns the next lists to scan for a target, with their scan counts.
     ///
-    /// Progress: a protected group is skipped once, and not accepted again.
+    /// Progress: a protected group is skipped once, and not accepted again; of the others, one in
+    /// `VISITS_MAX` gives pages at the latest.
     fn next_step(&self, round: &Round, scan: &mut Scan<'_>) -> Option<Step> {
+        let mut nr_passed = 0;
         loop {
             let (visit, lruvec) = self.peek(round, &scan.pass)?;
+            scan.outcome.nr_visits += 1;
             // Without the cursor's lock: evaluating protection takes the tree's lock.
-            if let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) {
-                let sizes = lruvec.sizes();
-                let share = round.counts(&lruvec, sizes.scaled(Pages(size)));
-                let mut cursor = round.home.cursor.lock();
-                let counts = cursor.take(visit, share, self.cluster(scan.control.actor));
-                drop(cursor);
-                let trims_anon =
-                    self.has_swap() && self.policy.inactive_is_low(sizes.lens(PageType::Anon));
-                let exposed = exposed.max(1);
-                let counts = counts.at_most(exposed);
-                return Some(Step {
-                    lruvec,
-                    counts,
-                    exposed,
-                    trims_anon,
-                });
-            }
+            let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) else {
+                continue;
+            };
+            let sizes = lruvec.sizes();
+            let share = round.counts(&lruvec, sizes.scaled(Pages(size)));
+            let every = match nr_passed < VISITS_MAX {
+                true => self.visits_to_a_turn(round, &scan.pass, size, share),
+                false => 1,
+            };
+            let cluster = self.cluster(scan.control.actor);
+            let turn = || lruvec.has_turn(every).then(|| share.times(every));
+            let taken = round.home.cursor.lock().take(visit, turn, cluster);
+            let Some(counts) = taken else {
+                nr_passed += 1;
+                continue;
+            };
+            let trims_anon =
+                self.has_swap() && self.policy.inactive_is_low(sizes.lens(PageType::Anon));
+            let exposed = exposed.max(1);
+            let counts = counts.at_most(exposed);
+            return Some(Step {
+                lruvec,
+                counts,
+                exposed,
+                trims_anon,
+            });
         }
+    }
+
+    /// Returns the number of visits in one of which a group of `size` pages gives the shares of
+    /// all: as many as make a sixteenth of it, or a cluster. Where all that can be had is needed,
+    /// it gives its share in each.
+    fn visits_to_a_turn(
+        &self,
+        round: &Round,
+        pass: &Pass<'_>,
+        size: u64,
+        share: ScanCounts,
+    ) -> u64 {
+        if round.level.priority == 0 || pass.is_deep() {
+            return 1;
+        }
+        let batch = self.cluster(Actor::Direct).min(size / BATCH_FRACTION);
+        batch.div_ceil(share.total().max(1)).max(1)
     }
 
     /// Returns the cursor's next group from which this round scans any pages. Other groups would

@@ -1,4 +1,4 @@
-//! Lists against a model, shadows against a ring, and the distribution of pressure.
+//! Lists against a model, and shadows against a ring.
 
 use std::collections::VecDeque;
 
@@ -329,38 +329,6 @@ fn refault_distances_agree_with_the_order_of_evictions() {
 }
 
 #[test]
-fn pressure_is_proportional_to_size() {
-    // Goal: of two groups of 600 and 200 pages, root pressure takes about 3 to 1. Tolerance: 15
-    // points, for the cursor's position in its last turn.
-    let scene = Scene::new(1024);
-    let (large, small) = (scene.group("large"), scene.group("small"));
-    for page in 0..600 {
-        scene.fault(&large, page);
-    }
-    for page in 600..800 {
-        scene.fault(&small, page);
-    }
-    for _ in 0..100 {
-        scene.shrink(&scene.groups.root(), 4, None);
-    }
-    let lost = (
-        600 - large.usage_precise().pages_ceil().0,
-        200 - small.usage_precise().pages_ceil().0,
-    );
-    let all = lost.0 + lost.1;
-    assert!(
-        (400..=600).contains(&all),
-        "lost {lost:?}: a cluster at a time"
-    );
-    let share = 100 * lost.0 / all;
-    assert!(
-        (60..=90).contains(&share),
-        "lost {lost:?}, {share} % of it by three quarters"
-    );
-    scene.assert_nothing_is_left();
-}
-
-#[test]
 fn a_target_pays_alone_and_its_children_with_it() {
     let scene = Scene::new(512);
     let (target, bystander) = (scene.group("target"), scene.group("bystander"));
@@ -523,30 +491,5 @@ fn no_clock_judges_what_another_of_its_number_counted() {
         let back = scene.fault(&next, page);
         assert_ne!(back, Some(Refault::WithinWorkingset), "page {page}");
     }
-    scene.assert_nothing_is_left();
-}
-
-#[test]
-fn pressure_on_a_protected_group_is_on_what_is_above() {
-    // Goal: scan pressure scaled by overage. Method: two groups of 400 pages, one with a `low` of
-    // 300: of 100 pages reclaimed from both, the other gives about four times as many.
-    let scene = Scene::new(1024);
-    let (half, plain) = (scene.group("protected"), scene.group("plain"));
-    half.set_low(Pages(300).bytes());
-    for page in 0..400 {
-        scene.fault(&half, page);
-        scene.fault(&plain, 1_000 + page);
-    }
-    let root = scene.groups.root();
-    let freed: u64 = (0..25)
-        .map(|_| scene.shrink(&root, 4, None).nr_reclaimed)
-        .sum();
-    let lost = 400 - scene.reclaim.list_sizes(&half).total().0;
-    assert!((10..=30).contains(&lost), "{lost} of {freed}");
-    assert_eq!(half.events().low, 0);
-    // Down to the last unprotected page, and no further while the other group has any.
-    scene.shrink(&root, 500 - freed, None);
-    assert_eq!(scene.reclaim.list_sizes(&half).total(), Pages(300));
-    half.set_low(Bytes::ZERO);
     scene.assert_nothing_is_left();
 }

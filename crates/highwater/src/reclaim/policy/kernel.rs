@@ -60,6 +60,10 @@ impl EvictionPolicy for KernelLists {
         true
     }
 
+    fn completes_rounds(&self) -> bool {
+        true
+    }
+
     fn inactive_is_low(&self, lens: Lens) -> bool {
         inactive_is_low(lens, self.inactive_ratio)
     }

@@ -180,6 +180,12 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Returns whether a request to reclaim from the whole pool completes its first round, as in
+    /// Linux, instead of stopping once it has enough.
+    fn completes_rounds(&self) -> bool {
+        false
+    }
+
     /// Returns whether its misses are bounded by those of LRU: reclaim keeps an account of both,
     /// and evicts LRU's victims where the policy's would owe too much (module `recency`).
     fn is_bounded(&self) -> bool {
