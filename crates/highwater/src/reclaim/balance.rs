@@ -89,6 +89,11 @@ impl ScanCounts {
         self.0[list as usize] = count;
     }
 
+    /// Returns whether any pages of a type are scanned.
+    pub(super) fn has(self, page_type: PageType) -> bool {
+        self.of(page_type.inactive()) + self.of(page_type.active()) > 0
+    }
+
     /// Moves each type's count to its inactive list.
     pub(super) fn by_type(mut self) -> Self {
         for page_type in PageType::ALL {

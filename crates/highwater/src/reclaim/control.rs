@@ -73,7 +73,7 @@ pub struct Outcome {
     pub nr_scanned: u64,
     /// Pages freed.
     pub nr_reclaimed: u64,
-    /// Visits to groups, most of which give pages.
+    /// Visits to groups. Small groups give pages in some of them only.
     pub nr_visits: u64,
     /// Clusters of groups that were scanned for that.
     pub nr_steps: u64,

@@ -28,9 +28,6 @@ const LIST_ITEMS: [StatItem; LruList::COUNT] = [
     StatItem::Unevictable,
 ];
 
-/// 2^64 over the golden ratio: multiples of it, of any consecutive numbers, are spread evenly.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
 /// The group has no swappiness of its own.
 const INHERITED: u64 = u64::MAX;
 
@@ -78,10 +75,6 @@ pub(super) struct Lruvec {
     /// Number of requests that wait for pages here or below to arrive.
     /// Written by: those. Read by: threads whose pages arrive. Publishes: nothing.
     nr_awaiting: AtomicU64,
-    /// Position between two turns to give pages, in 1/2^64: each visit moves it on. Starts at
-    /// another place in each group, so that not all have their turns at once.
-    /// Written by and read by: reclaimers. Publishes: nothing.
-    turn: AtomicU64,
     /// The eviction policy's state for the lists of each type.
     policy_states: [PolicyState; 2],
     /// Position of the reclaimers that have this group as their target.
@@ -91,7 +84,6 @@ pub(super) struct Lruvec {
 impl Lruvec {
     pub(super) fn new(group: GroupNode, parent: Option<LruvecRef>, clock: u64) -> Self {
         Self {
-            turn: AtomicU64::new(GOLDEN.wrapping_mul(group.id().index() as u64)),
             group,
             parent,
             lists: Mutex::new(&LRUVEC_LOCK, Lists::default()),
@@ -248,17 +240,6 @@ impl Lruvec {
             .chain()
             .map(|it| it.nr_awaiting.load(Ordering::Relaxed));
         chain.any(|nr_awaiting| nr_awaiting > 0)
-    }
-
-    /// Returns whether the group gives pages in this visit, as it does in one of `every` visits.
-    pub(super) fn has_turn(&self, every: u64) -> bool {
-        if every <= 1 {
-            return true;
-        }
-        let step = u64::MAX / every + 1;
-        // Relaxed: a pace.
-        let before = self.turn.fetch_add(step, Ordering::Relaxed);
-        before.checked_add(step).is_none()
     }
 
     pub(super) fn note_isolated(&self, page_type: PageType, count: u64) {

@@ -21,7 +21,7 @@ use crate::group::GroupNode;
 use crate::units::Pfn;
 
 /// Pages that are looked at between two locks.
-const LOOKS_MAX: u64 = 128;
+const LOOKS_MAX: usize = 128;
 
 /// What a scan has found about pages that stay.
 #[derive(Debug, Default)]
@@ -221,7 +221,7 @@ impl Reclaim {
         }
         for _ in 0..1024 / LOOKS_MAX {
             let is_overdue = lruvec.lock().recency(page_type).is_overdue();
-            if !is_overdue || self.walk(lruvec, page_type, None, LOOKS_MAX) == 0 {
+            if !is_overdue || self.walk(lruvec, page_type, None, LOOKS_MAX as u64) == 0 {
                 return;
             }
         }
@@ -239,38 +239,35 @@ impl Reclaim {
         let Some(places) = &self.lruvecs.places else {
             return 0;
         };
-        let most = most.min(LOOKS_MAX);
-        let mut pages = Vec::new();
+        let mut pages = Vec::with_capacity(LOOKS_MAX);
         lruvec
             .lock()
             .recency(page_type)
-            .walk(places, most, &mut pages);
-        self.look_at(lruvec, page_type, within, &pages);
-        pages.len() as u64
+            .walk(places, most.min(LOOKS_MAX as u64), &mut pages);
+        let looks = pages.len() as u64;
+        self.look_at(lruvec, page_type, within, &mut pages);
+        looks
     }
 
-    /// Takes the accesses to pages; returns those pages that had none.
+    /// Takes the accesses to pages, and keeps those pages that had none.
     fn look_at(
         &self,
         lruvec: &Lruvec,
         page_type: PageType,
         within: Option<&GroupNode>,
-        pages: &[Pfn],
-    ) -> Vec<Pfn> {
+        pages: &mut Vec<Pfn>,
+    ) {
         let mut seen = ScanNotes::default();
-        let mut idle = Vec::new();
-        for &pfn in pages {
-            match self.cache.take_accesses(pfn, within) {
-                0 => idle.push(pfn),
-                accesses => {
-                    self.cache.add_credit(pfn, accesses);
-                    seen.touched.push(pfn);
-                }
+        pages.retain(|&pfn| {
+            let accesses = self.cache.take_accesses(pfn, within);
+            if accesses > 0 {
+                self.cache.add_credit(pfn, accesses);
+                seen.touched.push(pfn);
             }
-        }
+            accesses == 0
+        });
         self.lruvecs
             .note_seen(&self.cache, lruvec, page_type, &seen);
-        idle
     }
 
     /// Isolates those of the `count` pages with the oldest known accesses that were not accessed
@@ -283,10 +280,11 @@ impl Reclaim {
         control: &ScanControl<'_>,
         out: &mut Vec<Pfn>,
     ) -> u64 {
-        let oldest = self.lruvecs.oldest(lruvec, page_type, count);
-        let idle = self.look_at(lruvec, page_type, control.within(), &oldest);
+        let mut oldest = self.lruvecs.oldest(lruvec, page_type, count);
+        let looks = oldest.len() as u64;
+        self.look_at(lruvec, page_type, control.within(), &mut oldest);
         self.lruvecs
-            .isolate_listed(&self.cache, lruvec, page_type, &idle, out);
-        oldest.len() as u64
+            .isolate_listed(&self.cache, lruvec, page_type, &oldest, out);
+        looks
     }
 }

@@ -73,6 +73,11 @@ impl<'a> Pass<'a> {
         true
     }
 
+    /// Returns whether any group was skipped.
+    pub(super) fn has_passed_over(&self) -> bool {
+        !self.passed_over.is_empty()
+    }
+
     /// Returns whether it is the round over groups below their `low`.
     pub(super) fn is_deep(&self) -> bool {
         self.depth == Depth::AboveMin

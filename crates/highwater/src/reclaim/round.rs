@@ -49,6 +49,13 @@ pub(super) struct Round {
     pub(super) input: ScanInput,
 }
 
+/// Pages that one round scans.
+pub(super) struct Budget {
+    pub(super) pages: u64,
+    /// Whether it is the sum of all groups' shares, and not an estimate.
+    pub(super) is_exact: bool,
+}
+
 /// Part of one group's lists, scanned at once.
 pub(super) struct Step {
     pub(super) lruvec: LruvecRef,

@@ -5,8 +5,8 @@
 //! are free. The background thread continues until the pool has its high watermark, and stays at a
 //! priority while a round frees something and scans as many pages as that watermark.
 //!
-//! A group whose share is small gives several shares at once, in one of as many visits: a step has
-//! a fixed cost, and many groups would each pay it for a page.
+//! A group whose share is small gives several shares at once, in one of as many laps of the cursor:
+//! a step has a fixed cost, and many groups would each pay it for a page.
 //!
 //! A pass that has freed nothing starts again, once each: with the pages of all add batches; with
 //! active pages, if some were spared; with pages protected by `low`.
@@ -27,7 +27,7 @@ use super::cursor::Visit;
 use super::lists::PageType;
 use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
-use super::round::{Round, Scan, Scratch, Step};
+use super::round::{Budget, Round, Scan, Scratch, Step};
 use super::sizes::ListSizes;
 use super::{LruvecRef, Reclaim};
 use crate::group::{StatItem, Tolerance};
@@ -42,8 +42,8 @@ const WHOLE_ROUND_FRACTION: u64 = 128;
 /// few hundred pages gives a dozen.
 const BATCH_FRACTION: u64 = 16;
 
-/// Visits to groups after which one gives its share though it is not its turn. Chosen: turns are
-/// less than three times as far apart as they are on average, and at most a cluster on average.
+/// Visits to groups after which one gives its share though it is not its turn. Chosen: turns of
+/// groups alike are less than three times as far apart as on average, which is a cluster at most.
 const VISITS_MAX: u64 = 96;
 
 impl Reclaim {
@@ -55,7 +55,8 @@ impl Reclaim {
     ///
     /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, or a cluster, down to
     /// `p` = 0, and goes through the priorities at most six times. For each cluster of a group it
-    /// visits 96 others at most, and at priority 0 it reads the sizes of all. Writes dirty pages
+    /// visits 96 others at most, beside protected ones, and a round that frees too little reads the
+    /// sizes of all. Writes dirty pages
     /// back (I/O). Allocates its buffers, a few hundred bytes, outside all locks. If any group has
     /// a `min` or a `low`, also `GroupNode::protection_below` for each group that it visits.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
@@ -187,23 +188,48 @@ impl Reclaim {
         };
         let PassPriority { priority, first } = level;
         self.stats.count_round(priority);
-        let budget = match priority {
-            // Twice: the first time may only clear marks.
-            0 => 2 * self.shares(&round, &scan.pass),
-            _ => round.input.counts().total(),
-        };
-        let mut budget = budget.max(self.cluster(scan.control.actor));
-        let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
-        while budget > 0 && (takes_whole || !self.has_enough(scan)) {
+        let mut budget = self.budget(&round, scan);
+        let takes_whole = priority == first && self.takes_whole_round(scan.control, budget.pages);
+        let mut looked = 0;
+        while takes_whole || !self.has_enough(scan) {
+            if looked >= budget.pages && !self.extends(&mut budget, &round, &scan.pass) {
+                break;
+            }
             let Some(step) = self.next_step(&round, scan) else {
                 break;
             };
-            let looked = self.shrink_step(&round, &step, scan);
+            let looked_at = self.shrink_step(&round, &step, scan);
             #[cfg(feature = "lab")]
-            self.note_looked(scan.control.actor, looked);
+            self.note_looked(scan.control.actor, looked_at);
             scan.outcome.nr_steps += 1;
-            budget = budget.saturating_sub(looked.max(1));
+            looked += looked_at.max(1);
         }
+    }
+
+    /// Returns the pages that a round scans: the sum of all groups' shares, but a cluster at least.
+    /// An estimate from the target's sizes is enough to begin with, if all groups are scanned.
+    fn budget(&self, round: &Round, scan: &Scan<'_>) -> Budget {
+        let is_last = round.level.priority == 0;
+        let is_exact = is_last || scan.pass.has_passed_over() || self.policy.completes_rounds();
+        let pages = match is_exact {
+            true => self.shares(round, &scan.pass),
+            false => round.counts(&round.home, round.input.sizes).total(),
+        };
+        // Twice at the last priority: the first time may only clear marks.
+        let times = if is_last { 2 } else { 1 };
+        Budget {
+            pages: (pages * times).max(self.cluster(scan.control.actor)),
+            is_exact,
+        }
+    }
+
+    /// Makes a budget that is used up exact; returns whether that is more.
+    fn extends(&self, budget: &mut Budget, round: &Round, pass: &Pass<'_>) -> bool {
+        if std::mem::replace(&mut budget.is_exact, true) {
+            return false;
+        }
+        let shares = self.shares(round, pass);
+        shares > std::mem::replace(&mut budget.pages, shares)
     }
 
     /// Returns the sum of all groups' shares. Reads the sizes of each.
@@ -278,17 +304,22 @@ impl Reclaim {
                 continue;
             };
             let sizes = lruvec.sizes();
-            let share = round.counts(&lruvec, sizes.scaled(Pages(size)));
+            let unprotected = sizes.scaled(Pages(size));
+            let mut share = round.counts(&lruvec, unprotected);
             let every = match nr_passed < VISITS_MAX {
-                true => self.visits_to_a_turn(round, &scan.pass, size, share),
+                true => self.laps_to_a_turn(round, scan, unprotected, share),
                 false => 1,
             };
             let cluster = self.cluster(scan.control.actor);
-            let turn = || lruvec.has_turn(every).then(|| share.times(every));
-            let taken = round.home.cursor.lock().take(visit, turn, cluster);
-            let Some(counts) = taken else {
-                nr_passed += 1;
-                continue;
+            let taken = round.home.cursor.lock().take(visit, share, every, cluster);
+            let counts = match taken {
+                Some(counts) => counts,
+                None if nr_passed < VISITS_MAX => {
+                    nr_passed += 1;
+                    continue;
+                }
+                // Others move the cursor all the time.
+                None => share.take(cluster),
             };
             let trims_anon =
                 self.has_swap() && self.policy.inactive_is_low(sizes.lens(PageType::Anon));
@@ -303,21 +334,29 @@ impl Reclaim {
         }
     }
 
-    /// Returns the number of visits in one of which a group of `size` pages gives the shares of
-    /// all: as many as make a sixteenth of it, or a cluster. Where all that can be had is needed,
-    /// it gives its share in each.
-    fn visits_to_a_turn(
+    /// Returns the number of laps in one of which a group gives the shares of all: as many as make
+    /// a sixteenth of its pages, a cluster, or the pages to free, whichever is least. Where all
+    /// that can be had is needed, it gives its share in each.
+    fn laps_to_a_turn(
         &self,
         round: &Round,
-        pass: &Pass<'_>,
-        size: u64,
+        scan: &Scan<'_>,
+        sizes: ListSizes,
         share: ScanCounts,
     ) -> u64 {
-        if round.level.priority == 0 || pass.is_deep() {
+        let needs_all = round.level.priority == 0 || scan.pass.is_deep();
+        if needs_all || self.policy.completes_rounds() {
             return 1;
         }
-        let batch = self.cluster(Actor::Direct).min(size / BATCH_FRACTION);
-        batch.div_ceil(share.total().max(1)).max(1)
+        let given = PageType::ALL
+            .into_iter()
+            .filter(|page_type| share.has(*page_type));
+        let pages: Pages = given.map(|page_type| sizes.of_type(page_type)).sum();
+        let most = self
+            .cluster(Actor::Direct)
+            .min(scan.control.nr_to_reclaim.0);
+        let at_once = most.min(pages.0 / BATCH_FRACTION);
+        (at_once / share.total().max(1)).max(1)
     }
 
     /// Returns the cursor's next group from which this round scans any pages. Other groups would

@@ -180,8 +180,9 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns whether a request to reclaim from the whole pool completes its first round, as in
-    /// Linux, instead of stopping once it has enough.
+    /// Returns whether rounds are those of Linux: each group gives its share at each visit, however
+    /// small, and a request to reclaim from the whole pool completes its first round, instead of
+    /// stopping once it has enough.
     fn completes_rounds(&self) -> bool {
         false
     }
