@@ -93,12 +93,12 @@ impl Filled {
 fn small_groups_give_many_pages_at_a_time() {
     // Goal: of many groups whose shares are few pages, a step takes a dozen pages, a request takes
     // hardly more than it needs and visits few groups for it, and in time each group gives by its
-    // size. Tolerance: pages given at a time, a tenth of what is due.
+    // size. Tolerance: two times what it gives at once, of 28 times.
     let sizes = (0..100).map(|number| [384, 768][number % 2]);
     let mut filled = Filled::new(1 << 16, sizes);
     let root = filled.scene.groups.root();
     let (mut nr_reclaimed, mut nr_steps) = (0, 0);
-    while nr_reclaimed < 30_000 {
+    while nr_reclaimed < 100_000 {
         let outcome = filled.shrink(&root, 32);
         assert!(outcome.nr_reclaimed < 2 * 32, "{outcome:?}");
         assert!(outcome.nr_visits <= 4 * 32, "{outcome:?}");
@@ -136,6 +136,24 @@ fn groups_that_are_full_themselves_give_to_the_pool_too() {
         *lost -= own;
     }
     filled.assert_lost_by_size(nr_reclaimed, 85..=115);
+    filled.scene.assert_nothing_is_left();
+}
+
+#[test]
+fn requests_of_several_sizes_press_alike() {
+    // Goal: groups give by their sizes also if the goals of requests alternate, and so the shares
+    // that they give at once. Tolerance: a third of what is due.
+    let mut filled = Filled::new(1 << 16, [384; 40]);
+    let root = filled.scene.groups.root();
+    let mut nr_reclaimed = 0;
+    for goal in [8, 32].into_iter().cycle() {
+        nr_reclaimed += filled.shrink(&root, goal).nr_reclaimed;
+        filled.refill();
+        if nr_reclaimed > 20_000 {
+            break;
+        }
+    }
+    filled.assert_lost_by_size(nr_reclaimed, 70..=130);
     filled.scene.assert_nothing_is_left();
 }
 

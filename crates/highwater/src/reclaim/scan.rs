@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use super::balance::{ScanCounts, ScanInput, Swappiness};
 use super::control::{Actor, Outcome, PassPriority, ScanControl};
-use super::cursor::Visit;
-use super::lists::PageType;
+use super::cursor::{Visit, VisitTaken};
+use super::lists::{LruList, PageType};
 use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
 use super::round::{Budget, Round, Scan, Scratch, Step};
@@ -42,8 +42,9 @@ const WHOLE_ROUND_FRACTION: u64 = 128;
 /// few hundred pages gives a dozen.
 const BATCH_FRACTION: u64 = 16;
 
-/// Visits to groups after which one gives its share though it is not its turn. Chosen: turns of
-/// groups alike are less than three times as far apart as on average, which is a cluster at most.
+/// Visits to groups after which one gives its share though it is not its turn, and after which a
+/// reclaimer does not care any more that others move the cursor. Chosen: turns of groups alike, one
+/// after the other in the table, are less than three times a cluster apart.
 const VISITS_MAX: u64 = 96;
 
 impl Reclaim {
@@ -53,12 +54,13 @@ impl Reclaim {
     ///
     /// # Cost
     ///
-    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, or a cluster, down to
-    /// `p` = 0, and goes through the priorities at most six times. For each cluster of a group it
-    /// visits 96 others at most, beside protected ones, and a round that frees too little reads the
-    /// sizes of all. Writes dirty pages
-    /// back (I/O). Allocates its buffers, a few hundred bytes, outside all locks. If any group has
-    /// a `min` or a `low`, also `GroupNode::protection_below` for each group that it visits.
+    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, a page of each group,
+    /// or a cluster, whichever is most, and twice that at `p` = 0, where it ends. It goes through
+    /// the priorities at most six times. For each cluster of a group it visits 192 others at most,
+    /// beside protected ones and groups that have no pages to give, and a round that frees too
+    /// little reads the sizes of all. Writes dirty pages back (I/O). Allocates its buffers, a few
+    /// hundred bytes, outside all locks. If any group has a `min` or a `low`, also
+    /// `GroupNode::protection_below` for each group that it visits.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
         let mut scan = Scan {
             control,
@@ -192,7 +194,7 @@ impl Reclaim {
         let takes_whole = priority == first && self.takes_whole_round(scan.control, budget.pages);
         let mut looked = 0;
         while takes_whole || !self.has_enough(scan) {
-            if looked >= budget.pages && !self.extends(&mut budget, &round, &scan.pass) {
+            if looked >= budget.pages && !self.extends(&mut budget, looked, &round, &scan.pass) {
                 break;
             }
             let Some(step) = self.next_step(&round, scan) else {
@@ -207,7 +209,8 @@ impl Reclaim {
     }
 
     /// Returns the pages that a round scans: the sum of all groups' shares, but a cluster at least.
-    /// An estimate from the target's sizes is enough to begin with, if all groups are scanned.
+    /// An estimate from the target's sizes is enough to begin with, as long as no group was passed
+    /// over.
     fn budget(&self, round: &Round, scan: &Scan<'_>) -> Budget {
         let is_last = round.level.priority == 0;
         let is_exact = is_last || scan.pass.has_passed_over() || self.policy.completes_rounds();
@@ -223,13 +226,13 @@ impl Reclaim {
         }
     }
 
-    /// Makes a budget that is used up exact; returns whether that is more.
-    fn extends(&self, budget: &mut Budget, round: &Round, pass: &Pass<'_>) -> bool {
+    /// Makes a budget exact after as many looks; returns whether any are left.
+    fn extends(&self, budget: &mut Budget, looked: u64, round: &Round, pass: &Pass<'_>) -> bool {
         if std::mem::replace(&mut budget.is_exact, true) {
             return false;
         }
-        let shares = self.shares(round, pass);
-        shares > std::mem::replace(&mut budget.pages, shares)
+        budget.pages = self.shares(round, pass);
+        looked < budget.pages
     }
 
     /// Returns the sum of all groups' shares. Reads the sizes of each.
@@ -293,9 +296,9 @@ impl Reclaim {
     /// Returns the next lists to scan for a target, with their scan counts.
     ///
     /// Progress: a protected group is skipped once, and not accepted again; of the others, one in
-    /// `VISITS_MAX` gives pages at the latest.
+    /// twice `VISITS_MAX` gives pages at the latest.
     fn next_step(&self, round: &Round, scan: &mut Scan<'_>) -> Option<Step> {
-        let mut nr_passed = 0;
+        let (mut nr_passed, mut nr_late) = (0, 0);
         loop {
             let (visit, lruvec) = self.peek(round, &scan.pass)?;
             scan.outcome.nr_visits += 1;
@@ -306,20 +309,21 @@ impl Reclaim {
             let sizes = lruvec.sizes();
             let unprotected = sizes.scaled(Pages(size));
             let mut share = round.counts(&lruvec, unprotected);
-            let every = match nr_passed < VISITS_MAX {
-                true => self.laps_to_a_turn(round, scan, unprotected, share),
-                false => 1,
-            };
+            let every = self.laps_to_a_turn(round, scan, unprotected, share);
+            let turn = (every, nr_passed >= VISITS_MAX);
             let cluster = self.cluster(scan.control.actor);
-            let taken = round.home.cursor.lock().take(visit, share, every, cluster);
+            let taken = round.home.cursor.lock().take(visit, share, turn, cluster);
             let counts = match taken {
-                Some(counts) => counts,
-                None if nr_passed < VISITS_MAX => {
+                VisitTaken::Pages(counts) => counts,
+                VisitTaken::NoTurn => {
                     nr_passed += 1;
                     continue;
                 }
-                // Others move the cursor all the time.
-                None => share.take(cluster),
+                VisitTaken::Moved if nr_late < VISITS_MAX => {
+                    nr_late += 1;
+                    continue;
+                }
+                VisitTaken::Moved => share.take(cluster),
             };
             let trims_anon =
                 self.has_swap() && self.policy.inactive_is_low(sizes.lens(PageType::Anon));
@@ -348,10 +352,14 @@ impl Reclaim {
         if needs_all || self.policy.completes_rounds() {
             return 1;
         }
-        let given = PageType::ALL
-            .into_iter()
-            .filter(|page_type| share.has(*page_type));
-        let pages: Pages = given.map(|page_type| sizes.of_type(page_type)).sum();
+        let is_given = |list: &LruList| match self.ages() {
+            true => share.of(*list) > 0,
+            false => list
+                .page_type()
+                .is_some_and(|page_type| share.has(page_type)),
+        };
+        let given = LruList::ALL.into_iter().filter(is_given);
+        let pages: Pages = given.map(|list| sizes.of(list)).sum();
         let most = self
             .cluster(Actor::Direct)
             .min(scan.control.nr_to_reclaim.0);
