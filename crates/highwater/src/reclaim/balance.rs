@@ -116,6 +116,11 @@ impl ScanCounts {
         self
     }
 
+    /// Returns the smaller count of each list.
+    pub(super) fn min(self, other: Self) -> Self {
+        Self(std::array::from_fn(|list| self.0[list].min(other.0[list])))
+    }
+
     /// Multiplies each list's count.
     pub(super) fn times(self, factor: u64) -> Self {
         Self(self.0.map(|count| count.saturating_mul(factor)))

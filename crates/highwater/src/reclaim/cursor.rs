@@ -5,10 +5,10 @@
 //! and then takes a cluster of them. If other reclaimers have moved the cursor meanwhile, it looks
 //! again.
 //!
-//! A group that gives several shares at once gives them in one of as many laps, its *turns*. They
-//! are where a sequence over groups and laps that is spread evenly in both
-//! ([Kronecker's](has_turn)) is in its lowest part, so that a group that gives more at once has
-//! fewer of the same turns.
+//! A group that gives several shares at once gives them in one of as many laps, its *turns*. A
+//! sequence over groups and laps decides which, that is spread evenly in both (Kronecker's): a lap
+//! is a turn if its place is in the lowest part. So a group that gives more at once has fewer of
+//! the same turns.
 
 use super::balance::ScanCounts;
 
@@ -70,21 +70,27 @@ impl Cursor {
         }
     }
 
-    /// Takes the next cluster of a group that gives `every` shares before the next group's visit,
-    /// in one of so many laps; in each, if no other group gives any. In other laps it gives none,
-    /// or a share if it `must_give`.
+    /// Takes the next `most` pages of each list, of a group that gives `every` shares before the
+    /// next group's visit, in one of so many laps; in each, if no other group gives any. In other
+    /// laps it gives none, or a share if it `must_give`.
     pub(super) fn take(
         &mut self,
         visit: Visit,
         share: ScanCounts,
         (every, must_give): (u64, bool),
-        cluster: u64,
+        most: u64,
     ) -> VisitTaken {
         debug_assert!(visit.moves <= self.moves, "a cursor moves forward");
-        if visit.moves != self.moves || (visit.continues && self.remaining.is_spent()) {
+        if visit.moves != self.moves {
             return VisitTaken::Moved;
         }
-        if !visit.continues {
+        if visit.continues {
+            // What a pass of another priority has left may be far more, or not be there any more.
+            self.remaining = self.remaining.min(share.times(every));
+            if self.remaining.is_spent() {
+                return VisitTaken::Moved;
+            }
+        } else {
             let laps = self.laps + u64::from(visit.at <= self.at);
             let times = match visit.at == self.at || has_turn(visit.at, laps, every) {
                 true => every,
@@ -100,7 +106,7 @@ impl Cursor {
                 return VisitTaken::NoTurn;
             }
         }
-        VisitTaken::Pages(self.remaining.take(cluster))
+        VisitTaken::Pages(self.remaining.take(most))
     }
 }
 

@@ -311,8 +311,10 @@ impl Reclaim {
             let mut share = round.counts(&lruvec, unprotected);
             let every = self.laps_to_a_turn(round, scan, unprotected, share);
             let turn = (every, nr_passed >= VISITS_MAX);
-            let cluster = self.cluster(scan.control.actor);
-            let taken = round.home.cursor.lock().take(visit, share, turn, cluster);
+            // A small goal leaves the rest of several shares.
+            let goal = scan.control.nr_to_reclaim.0.max(share.total());
+            let most = self.cluster(scan.control.actor).min(goal);
+            let taken = round.home.cursor.lock().take(visit, share, turn, most);
             let counts = match taken {
                 VisitTaken::Pages(counts) => counts,
                 VisitTaken::NoTurn => {
@@ -323,7 +325,7 @@ impl Reclaim {
                     nr_late += 1;
                     continue;
                 }
-                VisitTaken::Moved => share.take(cluster),
+                VisitTaken::Moved => share.take(most),
             };
             let trims_anon =
                 self.has_swap() && self.policy.inactive_is_low(sizes.lens(PageType::Anon));
@@ -339,8 +341,8 @@ impl Reclaim {
     }
 
     /// Returns the number of laps in one of which a group gives the shares of all: as many as make
-    /// a sixteenth of its pages, a cluster, or the pages to free, whichever is least. Where all
-    /// that can be had is needed, it gives its share in each.
+    /// a sixteenth of its pages, or a cluster if that is less. Where all that can be had is needed,
+    /// it gives its share in each.
     fn laps_to_a_turn(
         &self,
         round: &Round,
@@ -360,10 +362,7 @@ impl Reclaim {
         };
         let given = LruList::ALL.into_iter().filter(is_given);
         let pages: Pages = given.map(|list| sizes.of(list)).sum();
-        let most = self
-            .cluster(Actor::Direct)
-            .min(scan.control.nr_to_reclaim.0);
-        let at_once = most.min(pages.0 / BATCH_FRACTION);
+        let at_once = self.cluster(Actor::Direct).min(pages.0 / BATCH_FRACTION);
         (at_once / share.total().max(1)).max(1)
     }
 
