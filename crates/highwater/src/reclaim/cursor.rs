@@ -202,6 +202,23 @@ mod tests {
         assert_eq!((cursor.next_at(), cursor.laps), (2, 0));
     }
 
+    // Goal: what a pass of the last priority has left of a whole list is cut to the share of the
+    // present pass, and to nothing if the group has no pages any more.
+    #[test]
+    fn what_is_left_is_cut_to_the_present_share() {
+        let mut cursor = Cursor::default();
+        let one = (1, false);
+        let visit = cursor.visit(1);
+        let taken = cursor.take(visit, pages(5_000), one, 32);
+        assert_eq!(taken, VisitTaken::Pages(pages(32)));
+        let visit = cursor.visit(1);
+        let taken = cursor.take(visit, pages(40), one, 32);
+        assert_eq!(taken, VisitTaken::Pages(pages(32)));
+        let visit = cursor.visit(1);
+        assert_eq!(cursor.take(visit, pages(0), one, 32), VisitTaken::Moved);
+        assert_eq!(cursor.next_at(), 2);
+    }
+
     // Goal: a group gives all of its shares in its turn, none otherwise, and one if it must; the
     // only group that gives any has each turn.
     #[test]
