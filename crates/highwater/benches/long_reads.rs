@@ -5,7 +5,7 @@
 //! those that all but one read in 100, 1,000 and 10,000 keep to, and the longest; the median of
 //! each over interleaved rounds. They are wall-clock times, so that other load on the machine shows
 //! in the longest. Ratios carry over to other machines, single times do not. Without `--bench` it
-//! does a thousandth of it in small pools, to show that it works.
+//! does a hundredth of it in small pools, to show that it works.
 //!
 //! One thread copies eight bytes of a page, of twice as many pages as there are frames, all as
 //! often, from storage at the speed of memory; pages belong to the groups in turn. So every other

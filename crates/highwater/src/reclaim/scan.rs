@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::balance::{ScanCounts, ScanInput, Swappiness};
 use super::control::{Actor, Outcome, PassPriority, ScanControl};
 use super::cursor::{Visit, VisitTaken};
-use super::lists::{LruList, PageType};
+use super::lists::PageType;
 use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
 use super::round::{Budget, Round, Scan, Scratch, Step};
@@ -38,9 +38,9 @@ use crate::units::Pages;
 /// Chosen: pages freed beyond the goal are idle, and small pools have no memory for that.
 const WHOLE_ROUND_FRACTION: u64 = 128;
 
-/// The part of a group's pages that it gives at once, if its share is less. Chosen: a group of a
+/// The part of a group's pages that it gives in a turn, if its share is less. Chosen: a group of a
 /// few hundred pages gives a dozen.
-const BATCH_FRACTION: u64 = 16;
+const TURN_FRACTION: u64 = 16;
 
 /// Visits to groups after which one gives its share though it is not its turn, and after which a
 /// reclaimer does not care any more that others move the cursor. Chosen: turns of groups alike, one
@@ -354,15 +354,12 @@ impl Reclaim {
         if needs_all || self.policy.completes_rounds() {
             return 1;
         }
-        let is_given = |list: &LruList| match self.ages() {
-            true => share.of(*list) > 0,
-            false => list
-                .page_type()
-                .is_some_and(|page_type| share.has(page_type)),
-        };
-        let given = LruList::ALL.into_iter().filter(is_given);
-        let pages: Pages = given.map(|list| sizes.of(list)).sum();
-        let at_once = self.cluster(Actor::Direct).min(pages.0 / BATCH_FRACTION);
+        let given = PageType::ALL
+            .into_iter()
+            .filter(|page_type| share.has(*page_type));
+        let candidates = given.map(|page_type| self.policy.candidates(sizes.lens(page_type)));
+        let part = candidates.sum::<u64>() / TURN_FRACTION;
+        let at_once = self.cluster(Actor::Direct).min(part);
         (at_once / share.total().max(1)).max(1)
     }
 
