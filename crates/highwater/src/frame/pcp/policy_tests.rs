@@ -27,6 +27,7 @@ pub(super) const POLICIES: [&dyn PcpPolicy; 2] = [&Fixed, &AutoTuned];
 const TICKS_MAX: u32 = 2000;
 
 /// A list without frames: the numbers that the rules see, moved as a list moves them.
+#[derive(Debug)]
 pub(super) struct Machine {
     pub(super) rules: Rules,
     pub(super) list: ListState,
@@ -281,6 +282,35 @@ fn refills_of_single_frames_double_up_to_the_cap() {
                 expected *= 2;
             }
         }
+    }
+}
+
+#[test]
+fn a_list_that_moves_frames_one_way_stays_short() {
+    // Goal: frames that go one way are not held up on the way, not even in lists that were large.
+    // Method: bursts that lists can hold a part of make one as large as can be, and leave it so;
+    // then its CPU frees what others allocate, and allocates what others free, by turns. The list
+    // and its `high` after each turn.
+    let rules = rules(5, (63, 252, 16_384));
+    let mut machine = Machine::new(rules);
+    let alloc = |machine: &mut Machine| machine.alloc(Order::ZERO, machine.used.count);
+    for nth in 0..8 {
+        (0..40_000).for_each(|_| _ = machine.free(Order::ZERO));
+        let least = rules.high_max - rules.cap();
+        assert!(
+            nth == 0 || machine.used.count >= least,
+            "{nth}: {machine:?}"
+        );
+        (0..40_000).for_each(|_| _ = alloc(&mut machine));
+    }
+    assert_eq!(machine.list.high, rules.high_max);
+    let most = rules.cap() + rules.batch;
+    for turn in 0..3 {
+        (0..100_000).for_each(|_| _ = machine.free(Order::ZERO));
+        let (count, high) = (machine.used.count, machine.list.high);
+        assert!(count <= most && high <= most, "{turn}: {machine:?}");
+        (0..100_000).for_each(|_| _ = alloc(&mut machine));
+        assert!(machine.list.high <= most, "{turn}: {machine:?}");
     }
 }
 
