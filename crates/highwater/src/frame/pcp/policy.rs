@@ -19,8 +19,8 @@
 //! to a CPU that allocates what others free, or frees what they allocate. However large it is, it
 //! saves no visit, and while it fills up the others take cold frames for those that it holds. So it
 //! holds one transfer, or its minimum if that is more, until the direction changes. A CPU that
-//! allocates and frees by turns of more than four times the maximum is taken for such a one, and
-//! makes an eighth to a third more visits (a model, turns of 4.5 to 8 times the maximum).
+//! allocates and frees by turns of more than four times the maximum is taken for such a one. It
+//! makes about a third more visits at most, because a list would hold a quarter of such a turn.
 //!
 //! Other rules, for comparison with these, implement [`PcpPolicy`] in the lab.
 //!
@@ -29,10 +29,11 @@
 //! pcp-batch-scale-review-2024: the run of frees never exceeds its cap, and decay does not
 //! depend on the batch scale. Deviations: `high` falls by at least one in a decay (an eighth of 7
 //! is 0, which would leave small lists above their minimum for ever); lists that move frames one
-//! way are kept short (before, 20,000 frames were touched where one thread freed what another
-//! allocated, 2,560 at a time; now 5,000); a list with a minimum of 0 may still grow, because only
-//! a maximum of 0 disables a list; a drain moves at least one frame (a
-//! list as small as a batch would otherwise drain nothing and grow without a bound).
+//! way are kept short (without that, 19,000 frames of a pool are touched where two CPUs hand over
+//! 256 at a time, instead of 10,000 at most: `edge_tests.rs::frames_that_go_one_way_are_few`); a
+//! list with a minimum of 0 may still grow, because only a maximum of 0 disables a list; a drain
+//! moves at least one frame (a list as small as a batch would otherwise drain nothing and grow
+//! without a bound).
 
 use std::fmt;
 
@@ -61,8 +62,8 @@ pub trait PcpPolicy: fmt::Debug + Send + Sync {
         rules.cap()
     }
 
-    /// Returns how much a list without a block of `order` brings from the zones, and raises its
-    /// capacity.
+    /// Returns how much a list without a block of `order` brings from the zones, and moves its
+    /// `high`: up, but down to one transfer where frames go one way.
     fn refill(
         &self,
         rules: &Rules,
@@ -80,23 +81,15 @@ pub trait PcpPolicy: fmt::Debug + Send + Sync {
             Order::ZERO => rules.batch << grow,
             _ => rules.batch,
         };
+        let held = used.count.saturating_add(rules.batch);
         if !rules.is_manual() && !shortage.below_high {
-            let of_use = match rules.is_one_way(list) {
-                true => used.count.saturating_add(rules.batch),
-                false => high,
-            };
-            list.high = within(
-                of_use.saturating_add(doubled),
-                rules.high_min,
-                rules.high_max,
-            );
+            let of_use = if rules.is_one_way(list) { held } else { high };
+            let larger = of_use.saturating_add(doubled);
+            list.high = within(larger, rules.high_min, rules.high_max);
         }
         let mut frames = doubled;
         if order == Order::ZERO {
-            let room = list
-                .high
-                .saturating_sub(used.count.saturating_add(rules.batch));
-            let room = room.max(rules.batch);
+            let room = list.high.saturating_sub(held).max(rules.batch);
             if doubled <= room && grow < rules.scale_max {
                 grow += 1;
             }
@@ -253,6 +246,7 @@ impl ListState {
         self.drained = 0;
     }
 
+    /// Counts frames of a drain.
     fn drain(&mut self, frames: u32) {
         self.drained = self.drained.saturating_add(frames);
         self.brought = 0;
