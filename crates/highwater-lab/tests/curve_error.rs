@@ -27,13 +27,11 @@ const TRACES: [(&str, Option<Format>, Option<u32>); 7] = [
     ("kv-cdn/mooncake-synthetic_trace.jsonl.xz", None, None),
 ];
 
-const SEEDS: u64 = 5;
+/// The error of one seed is a matter of luck: on P6, SIEVE's is between 0.2 and 0.9 points.
+const SEEDS: u64 = 16;
 
-/// Limit of the mean error of a policy, in the mean of the seeds; SIEVE has another.
+/// Limit of the mean error of a policy, in the mean of the seeds.
 const ERROR_MAX: f64 = 0.005;
-
-/// SIEVE: its hand goes round so seldom that each turn of it shows, in a cache of few pages.
-const SIEVE_ERROR_MAX: f64 = 0.0065;
 
 fn config(path: PathBuf, format: Option<Format>, block_size: Option<u32>) -> CurveConfig {
     let tenant = TenantConfig {
@@ -112,11 +110,7 @@ fn errors_on_recorded_traces() {
             exact.elapsed_s
         );
         for (curve, error) in tenant.curves.iter().zip(sums) {
-            let max = match curve.policy.as_str() {
-                "sieve" => SIEVE_ERROR_MAX,
-                _ => ERROR_MAX,
-            };
-            assert!(error < max, "{file}, {}: {error}", curve.policy);
+            assert!(error < ERROR_MAX, "{file}, {}: {error}", curve.policy);
         }
     }
 }

@@ -11,7 +11,9 @@ use std::path::Path;
 
 use fastrand::Rng;
 use highwater_lab::control::Control;
-use highwater_lab::curve::{CurveConfig, Mode, POLICIES, SAMPLES_MAX, Sizes, run};
+use highwater_lab::curve::{
+    CurveConfig, Mode, NR_SIZES, NR_SIZES_MAX, POLICIES, SAMPLES_MAX, Sizes, run,
+};
 use highwater_lab::replay::{TenantConfig, TraceInput};
 use highwater_lab::trace::{Format, ReaderOptions, TraceReader};
 use peak_alloc::PeakAlloc;
@@ -36,7 +38,7 @@ fn options() -> ReaderOptions {
     }
 }
 
-fn config(path: &Path) -> CurveConfig {
+fn config(path: &Path, nr_sizes: usize) -> CurveConfig {
     let tenant = TenantConfig {
         name: "made".to_owned(),
         trace: TraceInput::File(path.to_owned()),
@@ -46,7 +48,7 @@ fn config(path: &Path) -> CurveConfig {
     CurveConfig {
         tenants: vec![tenant],
         policies: POLICIES.map(|(policy, _)| policy).to_vec(),
-        sizes: Sizes::Ladder(24),
+        sizes: Sizes::Ladder(nr_sizes),
         mode: Mode::Sampled,
         total: None,
         seed: 1,
@@ -59,7 +61,11 @@ fn config(path: &Path) -> CurveConfig {
 #[test]
 fn curves_take_at_most_a_mebibyte() {
     let folder = tempfile::tempdir().unwrap();
-    for (footprint, accesses) in [(SAMPLES_MAX as u64, 30_000), (60_000, 200_000)] {
+    for (footprint, accesses, nr_sizes) in [
+        (SAMPLES_MAX as u64, 30_000, NR_SIZES),
+        (60_000, 200_000, NR_SIZES),
+        (60_000, 200_000, NR_SIZES_MAX),
+    ] {
         let mut rng = Rng::with_seed(footprint);
         let mut text = String::new();
         for _ in 0..accesses {
@@ -72,14 +78,17 @@ fn curves_take_at_most_a_mebibyte() {
             let reader = TraceReader::open(&path, &options()).unwrap();
             assert_eq!(reader.count(), accesses);
         });
-        let config = config(&path);
+        let config = config(&path, nr_sizes);
         let both = peak_bytes(|| {
             let report = run(&config, &Control::default()).unwrap();
             assert_eq!(report.tenants[0].curves.len(), POLICIES.len());
         });
         let curves = both - read;
-        println!("{footprint} pages: {curves} bytes, {read} of the reader");
+        println!("{footprint} pages, {nr_sizes} sizes: {curves} bytes, {read} of the reader");
         assert!(curves > SAMPLES_MAX * 8, "something was counted");
-        assert!(curves <= MEMORY_MAX, "{footprint} pages: {curves} bytes");
+        assert!(
+            curves <= MEMORY_MAX,
+            "{footprint} pages, {nr_sizes} sizes: {curves} bytes"
+        );
     }
 }

@@ -55,17 +55,18 @@ impl Beside {
     pub fn draw(&self, name: &str) -> io::Result<BesideCurves> {
         let taken = Err(io::Error::other("the curves are drawn"));
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        let sample = std::mem::replace(&mut *sampler, taken)?.finish()?;
+        let samples = std::mem::replace(&mut *sampler, taken)?.finish()?;
         drop(sampler);
-        let (capacities, sizes) = sample.sizes(&Sizes::Ladder(NR_SIZES));
+        let sizes = samples.sizes(&Sizes::Ladder(NR_SIZES));
         let policies: [Algorithm; NR_OF_MANAGER] = std::array::from_fn(|at| POLICIES[at].0);
-        let jobs = profile::jobs(&policies, &capacities);
-        let ratios = crew::each(jobs.len(), |number| jobs[number].ratios(&sample))?;
+        let jobs = profile::jobs(&policies, &samples, &sizes);
+        let ratios = crew::each(jobs.len(), |number| jobs[number].ratios(&samples))?;
+        let small = samples.small();
         Ok(BesideCurves {
             name: name.to_owned(),
-            footprint_bytes: sample.footprint() * PAGE_BYTES,
-            sample_ratio: sample.rate(),
-            sampled_pages: sample.nr_pages() as u64,
+            footprint_bytes: small.footprint() * PAGE_BYTES,
+            sample_ratio: small.rate(),
+            sampled_pages: small.nr_pages() as u64,
             curves: meaning::curves(&policies, &sizes, &ratios.concat()),
         })
     }

@@ -14,7 +14,7 @@ const NEVER: u32 = u32::MAX;
 
 /// Stack distances of the accesses to pages that are numbered from 0.
 #[derive(Debug)]
-pub struct StackDistances {
+pub(super) struct StackDistances {
     /// Times of the last accesses, by page.
     at: Vec<u32>,
     /// Pages by the times of their marks, as far as they are current.
@@ -31,8 +31,7 @@ impl StackDistances {
     /// # Panics
     ///
     /// When `footprint` is 2^31 or more.
-    #[must_use]
-    pub fn new(footprint: usize) -> Self {
+    pub(super) fn new(footprint: usize) -> Self {
         assert!(footprint < 1 << 31, "times have 32 bits");
         let times = 2 * footprint.max(1);
         Self {
@@ -53,7 +52,7 @@ impl StackDistances {
     /// # Panics
     ///
     /// When the page is not below the footprint.
-    pub fn access(&mut self, page: usize) -> Option<u32> {
+    pub(super) fn access(&mut self, page: usize) -> Option<u32> {
         if self.now == self.page_at.len() {
             self.renumber();
         }
@@ -73,12 +72,6 @@ impl StackDistances {
         self.marks += 1;
         self.now += 1;
         distance
-    }
-
-    /// Returns the bytes of memory that it holds.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        (self.at.capacity() + self.page_at.capacity() + self.sums.capacity()) * size_of::<u32>()
     }
 
     /// Counts the marks up to a time.

@@ -14,7 +14,10 @@ const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
 /// # Errors
 ///
 /// The first one that `visit` returns.
-pub fn each_page<E>(target: Target, mut visit: impl FnMut(u64) -> Result<(), E>) -> Result<(), E> {
+pub(super) fn each_page<E>(
+    target: Target,
+    mut visit: impl FnMut(u64) -> Result<(), E>,
+) -> Result<(), E> {
     match target {
         Target::Pages { first, count } => (first..first + count).try_for_each(visit),
         Target::Key { key, pages } => {

@@ -16,39 +16,52 @@
 
 use std::io;
 
+use super::config::NR_SIZES;
 use super::distance::StackDistances;
-use super::sample::Sample;
+use super::sample::{Sample, Samples};
 use super::sieve;
 use crate::models::{Algorithm, Replacement, Work};
 
-/// Part of the work on a sample: one policy, and the capacities that one reading of it gives.
+/// Part of the work on a sample: one policy, and the sizes that one reading of it gives, at least
+/// one, in pages of the trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
     policy: Algorithm,
-    capacities: &'a [usize],
+    sizes: &'a [u64],
 }
 
-/// Returns the jobs of all policies and capacities, in this order. The capacities increase.
-pub(super) fn jobs<'a>(policies: &[Algorithm], capacities: &'a [usize]) -> Vec<Job<'a>> {
+/// Returns the jobs of all policies and sizes, in this order: few, because each result takes
+/// memory. The sizes increase.
+pub(super) fn jobs<'a>(
+    policies: &[Algorithm],
+    samples: &Samples,
+    sizes: &'a [u64],
+) -> Vec<Job<'a>> {
     let of_policy = |policy: &Algorithm| {
         let policy = *policy;
-        let at_once = match policy {
-            Algorithm::Lru => capacities.len().max(1),
-            _ => 1,
+        let parts = match policy {
+            Algorithm::Lru => sizes.chunks(sizes.len().max(1)).collect(),
+            Algorithm::Sieve => sieve::parts(samples, sizes),
+            _ => sizes
+                .chunks(sizes.len().div_ceil(NR_SIZES).max(1))
+                .collect(),
         };
-        let parts = capacities.chunks(at_once);
-        parts.map(move |capacities| Job { policy, capacities })
+        parts.into_iter().map(move |sizes| Job { policy, sizes })
     };
     policies.iter().flat_map(of_policy).collect()
 }
 
 impl Job<'_> {
-    /// Returns the miss ratio of each capacity.
-    pub(super) fn ratios(&self, sample: &Sample) -> io::Result<Vec<f64>> {
-        let simulated = |capacity: &usize| simulated(sample, self.policy, *capacity);
+    /// Returns the miss ratio of each size.
+    pub(super) fn ratios(&self, samples: &Samples) -> io::Result<Vec<f64>> {
+        let sample = samples.of(self.policy, self.sizes[0]);
+        let capacities = self.sizes.iter().map(|pages| sample.capacity(*pages));
         match self.policy {
-            Algorithm::Lru => lru(sample, self.capacities),
-            _ => self.capacities.iter().map(simulated).collect(),
+            Algorithm::Lru => lru(sample, &capacities.collect::<Vec<_>>()),
+            Algorithm::Sieve => sieve::misses(sample, &capacities.collect::<Vec<_>>()),
+            policy => capacities
+                .map(|capacity| simulated(sample, policy, capacity))
+                .collect(),
         }
     }
 }
@@ -58,7 +71,7 @@ impl Job<'_> {
 /// # Errors
 ///
 /// When the sample's temporary file cannot be read.
-pub fn lru(sample: &Sample, capacities: &[usize]) -> io::Result<Vec<f64>> {
+fn lru(sample: &Sample, capacities: &[usize]) -> io::Result<Vec<f64>> {
     let mut distances = StackDistances::new(sample.nr_pages());
     // An access misses at all capacities up to its distance.
     let nr_missing: Vec<usize> = (0..sample.nr_pages())
@@ -92,12 +105,9 @@ pub fn lru(sample: &Sample, capacities: &[usize]) -> io::Result<Vec<f64>> {
 /// # Panics
 ///
 /// When `capacity` is 0, and for Belady's, which knows the future.
-pub fn simulated(sample: &Sample, policy: Algorithm, capacity: usize) -> io::Result<f64> {
+fn simulated(sample: &Sample, policy: Algorithm, capacity: usize) -> io::Result<f64> {
     if capacity >= sample.nr_pages() {
         return first_accesses(sample);
-    }
-    if policy == Algorithm::Sieve && sample.rate() < 1.0 {
-        return sieve::misses(sample, capacity);
     }
     policy.with(capacity, sample.nr_pages(), Simulation(sample))
 }

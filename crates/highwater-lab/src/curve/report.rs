@@ -11,7 +11,7 @@ pub struct CurveReport {
     pub mode: Mode,
     /// The random seed, which selects the sampled pages.
     pub seed: u64,
-    /// Limit of the pages of a sample.
+    /// Limit of the pages of a sample; SIEVE's has up to three times as many.
     pub samples_max: u64,
     /// The tenants, in the order in which they were given.
     pub tenants: Vec<TenantCurves>,

@@ -69,10 +69,6 @@ impl ReuseTimes {
         class
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.entries) + size_of::<Counts>()
-    }
-
     /// Returns the number of accesses in each class so far.
     pub(super) const fn counts(&self) -> &Counts {
         &self.counts

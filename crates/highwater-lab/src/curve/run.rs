@@ -1,6 +1,9 @@
 //! From traces to curves: one pass over each trace, then each policy over its sample.
 
 use std::io;
+use std::mem;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread;
 use std::time::Instant;
 
 use highwater::units::PAGE_BYTES;
@@ -12,17 +15,21 @@ use super::meaning;
 use super::pages::each_page;
 use super::profile;
 use super::report::{CurveReport, Mode, TenantCurves};
-use super::sample::{SAMPLES_MAX, Sample, Sampler, rounded};
+use super::sample::{SAMPLES_MAX, Sampler, Samples, rounded};
 use super::split::{Claim, split};
 use crate::control::Control;
 use crate::models::{AccessTrace, Algorithm, Replacement, Work};
 use crate::replay::{TenantConfig, TraceInput};
 use crate::report::text::to_f64;
-use crate::trace::{TraceError, TraceReader};
+use crate::trace::{Target, TraceError, TraceReader};
 
 /// Accesses between two looks at the control.
 const STEP: u64 = 1 << 16;
 const EXACT_STEP: usize = 1 << 20;
+
+/// Requests that are handed over to the thread that samples at once. Chosen: with half as many, the
+/// threads wake each other so often that a pass takes 4 % longer.
+const BLOCK: usize = 1024;
 
 /// Steps of the progress of a pass over a trace, and of its curves.
 const STEPS_OF_PASS: u64 = 1000;
@@ -36,7 +43,7 @@ const OF_SPLITS: Algorithm = Algorithm::Balanced;
 /// # Cost
 ///
 /// Memory: at most 1 MiB beside the trace reader's, for any trace
-/// (`tests/curve_memory.rs::curves_take_at_most_a_mebibyte`), and disk of up to six bytes for each
+/// (`tests/curve_memory.rs::curves_take_at_most_a_mebibyte`), and disk of up to nine bytes for each
 /// access to a sampled page, in unlinked files. In exact mode twelve bytes an access, and
 /// about 70 a page for each of two threads.
 ///
@@ -121,22 +128,53 @@ impl<'a> Pass<'a> {
     fn curves(mut self) -> Result<TenantCurves, CurveError> {
         match self.config.mode {
             Mode::Sampled => {
-                let (config, tenant) = (self.config, self.tenant);
-                let failed = |source| sample_error(config, tenant, source);
-                let mut sampler = Sampler::new(config.seed, &config.dir);
-                self.read(|_, page| sampler.access(page).map_err(failed))?;
-                let sample = sampler.finish().map_err(failed)?;
-                self.of_sample(&sample)
+                let samples = self.sampled()?;
+                self.of_samples(&samples)
             }
             Mode::Exact => {
                 let mut pages = Vec::new();
-                self.read(|pass, page| {
-                    pages.push(page);
-                    pass.check_length(pages.len())
+                self.read(|pass, target| {
+                    each_page(target, |page| {
+                        pages.push(page);
+                        pass.check_length(pages.len())
+                    })
                 })?;
                 let trace: AccessTrace = pages.into_iter().collect();
                 self.of_whole(&trace)
             }
+        }
+    }
+
+    /// Reads the trace; another thread samples it.
+    fn sampled(&mut self) -> Result<Samples, CurveError> {
+        let (config, tenant) = (self.config, self.tenant);
+        let mut sampler = Sampler::new(config.seed, &config.dir);
+        let (read, sampled) = thread::scope(|scope| {
+            let (sender, blocks) = mpsc::sync_channel::<Vec<Target>>(1);
+            let sampling = scope.spawn(move || {
+                for target in blocks.into_iter().flatten() {
+                    each_page(target, |page| sampler.access(page))?;
+                }
+                sampler.finish()
+            });
+            let mut block = Vec::with_capacity(BLOCK);
+            let read = self.read(|_, target| {
+                block.push(target);
+                match block.len() < BLOCK {
+                    true => Ok(()),
+                    false => {
+                        hand_over(&sender, mem::replace(&mut block, Vec::with_capacity(BLOCK)))
+                    }
+                }
+            });
+            let read = read.and_then(|()| hand_over(&sender, block));
+            drop(sender);
+            (read, sampling.join())
+        });
+        match sampled {
+            Ok(Ok(samples)) => read.map(|()| samples),
+            Ok(Err(source)) => Err(sample_error(config, tenant, source)),
+            Err(panic) => std::panic::resume_unwind(panic),
         }
     }
 
@@ -152,17 +190,17 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Calls `visit` with each page access of the trace.
+    /// Calls `visit` with what each request of the trace accesses.
     fn read(
         &mut self,
-        mut visit: impl FnMut(&Self, u64) -> Result<(), CurveError>,
+        mut visit: impl FnMut(&Self, Target) -> Result<(), CurveError>,
     ) -> Result<(), CurveError> {
         let mut accesses = 0;
         let mut due = STEP;
         while let Some(request) = self.reader.next() {
             let request = request.map_err(|source| trace_error(self.tenant, source))?;
             self.requests += 1;
-            each_page(request.target, |page| visit(self, page))?;
+            visit(self, request.target)?;
             accesses += request.target.page_count();
             if accesses >= due {
                 due = accesses + STEP;
@@ -196,18 +234,18 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Draws the curves of a sample.
-    fn of_sample(&self, sample: &Sample) -> Result<TenantCurves, CurveError> {
-        let (capacities, sizes) = sample.sizes(&self.config.sizes);
-        let footprint = sample.footprint();
-        let mut drawn = self.tenant_curves(footprint, sample.accesses());
-        drawn.sample_ratio = sample.rate();
-        drawn.sampled_pages = sample.nr_pages() as u64;
-        drawn.sampled_accesses = sample.nr_accesses();
+    /// Draws the curves of the samples.
+    fn of_samples(&self, samples: &Samples) -> Result<TenantCurves, CurveError> {
+        let sizes = samples.sizes(&self.config.sizes);
+        let small = samples.small();
+        let mut drawn = self.tenant_curves(small.footprint(), small.accesses());
+        drawn.sample_ratio = small.rate();
+        drawn.sampled_pages = small.nr_pages() as u64;
+        drawn.sampled_accesses = small.nr_accesses();
         let (config, tenant) = (self.config, self.tenant);
-        let jobs = profile::jobs(&config.policies, &capacities);
+        let jobs = profile::jobs(&config.policies, samples, &sizes);
         self.draw(drawn, &sizes, jobs.len(), |number| {
-            let ratios = jobs[number].ratios(sample);
+            let ratios = jobs[number].ratios(samples);
             ratios.map_err(|source| sample_error(config, tenant, source))
         })
     }
@@ -271,6 +309,12 @@ impl<'a> Pass<'a> {
         drawn.winners = meaning::winners(&drawn.curves);
         Ok(drawn)
     }
+}
+
+/// Hands requests over to the thread that samples. It fails only if that thread has ended, whose
+/// own error counts.
+fn hand_over(to: &SyncSender<Vec<Target>>, block: Vec<Target>) -> Result<(), CurveError> {
+    to.send(block).map_err(|_| CurveError::Interrupted)
 }
 
 /// Returns the miss ratio of a cache on the whole trace, unless `control` says to stop.

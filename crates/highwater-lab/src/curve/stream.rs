@@ -48,11 +48,6 @@ impl Stream {
         self.len
     }
 
-    /// Returns the bytes of memory that the stream holds, with the buffer of a reader.
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.buffer.capacity() + BUFFER
-    }
-
     /// Adds an entry.
     pub(super) fn push(&mut self, slot: u16, class: Class) -> io::Result<()> {
         if self.buffer.len() == BUFFER {
@@ -67,6 +62,21 @@ impl Stream {
         self.buffer.extend_from_slice(&[low, high, class]);
         self.len += 1;
         Ok(())
+    }
+
+    /// Calls `visit` with all entries, in order, until it fails.
+    pub(super) fn for_each(
+        &self,
+        mut visit: impl FnMut(u16, Class) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut result = Ok(());
+        self.for_each_block(|block| {
+            if result.is_ok() {
+                let mut entries = block.iter().copied().map(fields);
+                result = entries.try_for_each(|(slot, class)| visit(slot, class));
+            }
+        })?;
+        result
     }
 
     /// Calls `visit` with all entries, in order and in blocks. Threads may do so at once.
@@ -124,7 +134,7 @@ mod tests {
             }
             assert_eq!(stream.len(), len as u64);
             assert_eq!(stream.file.is_some(), len > whole);
-            assert!(stream.memory_bytes() <= 2 * BUFFER);
+            assert_eq!(stream.buffer.capacity(), BUFFER);
         }
     }
 }

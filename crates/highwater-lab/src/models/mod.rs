@@ -5,5 +5,4 @@ mod lru;
 mod replacement;
 
 pub use lru::Lru;
-pub(crate) use replacement::Sieve;
 pub use replacement::{AccessTrace, Algorithm, Decided, Replacement, Work, misses};

@@ -29,7 +29,6 @@ use highwater::lab::reclaim::policy::Balanced;
 
 pub use cache::{AccessTrace, Replacement};
 pub use decided::Decided;
-pub(crate) use sieve::Sieve;
 
 /// A replacement algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,7 +101,7 @@ impl Algorithm {
             Self::Lru => work.run(lru::Lru::new(capacity, footprint)),
             Self::Fifo => work.run(lru::Fifo::new(capacity, footprint)),
             Self::Clock => work.run(clock::Clock::new(capacity, footprint)),
-            Self::Sieve => work.run(Sieve::new(capacity, footprint)),
+            Self::Sieve => work.run(sieve::Sieve::new(capacity, footprint)),
             Self::S3Fifo => work.run(s3_fifo::S3Fifo::new(capacity, footprint)),
             Self::TwoQ => work.run(two_q::TwoQ::new(capacity, footprint)),
             Self::Arc => work.run(arc::Arc::new(capacity, footprint)),

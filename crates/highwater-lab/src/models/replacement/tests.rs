@@ -309,7 +309,7 @@ fn caches_hold_what_they_may() {
         let pages = trace.footprint();
         check(lru::Lru::new(capacity, pages), &trace, capacity);
         check(clock::Clock::new(capacity, pages), &trace, capacity);
-        check(Sieve::new(capacity, pages), &trace, capacity);
+        check(sieve::Sieve::new(capacity, pages), &trace, capacity);
         check(s3_fifo::S3Fifo::new(capacity, pages), &trace, capacity);
         check(two_q::TwoQ::new(capacity, pages), &trace, capacity);
         check(arc::Arc::new(capacity, pages), &trace, capacity);
