@@ -41,7 +41,7 @@ Examples:
 
 The curves are those of exact models, which know each access; `lru` stands for the manager's policy
 two-list, which approximates it. Without `--exact`, they are drawn from a sample of 8,192 pages
-(SIEVE's of 24,576), in 1 MiB of memory; a trace of no more pages is drawn in full. The cache is
+(SIEVE's of up to 24,576), in 1 MiB of memory; a trace of no more pages is drawn in full. The cache is
 empty at first.
 
 Exit status: 0, or 2 for bad input or an I/O error, 130 after Ctrl-C.";

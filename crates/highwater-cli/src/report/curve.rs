@@ -1,6 +1,8 @@
 //! The page of miss-ratio curves: a figure for each tenant and, of several, for each policy.
 
-use highwater_lab::curve::{BesideCurves, Curve, CurveReport, Mode, Split, TenantCurves};
+use highwater_lab::curve::{
+    BesideCurves, Curve, CurveReport, Mode, SAMPLES_OF_SIEVE, Split, TenantCurves,
+};
 use highwater_lab::report::Unit;
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
@@ -108,8 +110,9 @@ fn subtitle(report: &CurveReport) -> String {
             "every page, by exact models".to_owned()
         }
         Mode::Sampled => format!(
-            "from at most {} sampled pages of a tenant",
-            Unit::Plain.shown(report.samples_max as f64)
+            "from at most {} sampled pages of a tenant (SIEVE's from {})",
+            Unit::Plain.shown(report.samples_max as f64),
+            Unit::Plain.shown(SAMPLES_OF_SIEVE as f64)
         ),
     };
     format!(
@@ -252,7 +255,8 @@ fn of_tenant(tenant: &TenantCurves) -> Figure {
     let said: Vec<String> = named().map(|(_, it)| said(&it.policy, it)).collect();
     let note = match tenant.sample_ratio < 1.0 {
         true => format!(
-            "From {} of {} pages, {}; the horizontal axis is logarithmic.",
+            "From {} of {} pages, {}, SIEVE's from up to three times as many; the horizontal axis is \
+             logarithmic.",
             Unit::Plain.shown(tenant.sampled_pages as f64),
             Unit::Plain.shown(tenant.footprint_bytes as f64 / 4096.0),
             percent(tenant.sample_ratio)
@@ -288,7 +292,7 @@ pub(super) fn beside(
     }
     let pages = match curves.sample_ratio < 1.0 {
         true => format!(
-            "{} sampled pages",
+            "{} sampled pages (SIEVE's from up to three times as many)",
             Unit::Plain.shown(curves.sampled_pages as f64)
         ),
         false => "every page".to_owned(),

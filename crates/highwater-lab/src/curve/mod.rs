@@ -3,11 +3,11 @@
 //! One pass over a trace takes a spatial sample: every access to about 8,192 of its pages. Caches
 //! over the sample behave as caches over the trace that are larger by the same factor. LRU needs
 //! stack distances, one pass over the sample for all sizes; each other policy is simulated over the
-//! sample at each size, by the exact model of [`models`](crate::models). SIEVE has a sample of
-//! three times as many pages, and a model that knows where the hand is between them, for several
-//! sizes at once. The same pass counts the reuse times of all accesses, sampled or not, to which
-//! the misses are then scaled. A trace of no more pages is its own sample, and its curves are
-//! exact.
+//! sample at each size, by the exact model of [`models`](crate::models). SIEVE has a sample of up
+//! to three times as many pages, used for caches of more than 3 % of the footprint, and a model
+//! that knows where the hand is between them, for several sizes at once. The same pass counts the
+//! reuse times of all accesses, sampled or not, to which the misses are then scaled. A trace of no
+//! more pages is its own sample, and its curves are exact.
 //!
 //! The models know each access, as the manager's policies do not: those read marks later, in
 //! clusters. `highwater lab policies --real` compares the two.

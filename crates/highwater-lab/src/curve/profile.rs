@@ -16,11 +16,13 @@
 
 use std::io;
 
-use super::config::NR_SIZES;
 use super::distance::StackDistances;
 use super::sample::{Sample, Samples};
 use super::sieve;
 use crate::models::{Algorithm, Replacement, Work};
+
+/// Jobs of a policy whose sizes are simulated one by one. Chosen: the results of more take memory.
+const JOBS_MAX: usize = 100;
 
 /// Part of the work on a sample: one policy, and the sizes that one reading of it gives, at least
 /// one, in pages of the trace.
@@ -30,8 +32,7 @@ pub(super) struct Job<'a> {
     sizes: &'a [u64],
 }
 
-/// Returns the jobs of all policies and sizes, in this order: few, because each result takes
-/// memory. The sizes increase.
+/// Returns the jobs of all policies and sizes, in this order. The sizes increase.
 pub(super) fn jobs<'a>(
     policies: &[Algorithm],
     samples: &Samples,
@@ -42,9 +43,7 @@ pub(super) fn jobs<'a>(
         let parts = match policy {
             Algorithm::Lru => sizes.chunks(sizes.len().max(1)).collect(),
             Algorithm::Sieve => sieve::parts(samples, sizes),
-            _ => sizes
-                .chunks(sizes.len().div_ceil(NR_SIZES).max(1))
-                .collect(),
+            _ => sizes.chunks(sizes.len() / JOBS_MAX + 1).collect(),
         };
         parts.into_iter().map(move |sizes| Job { policy, sizes })
     };

@@ -150,30 +150,26 @@ impl<'a> Pass<'a> {
         let (config, tenant) = (self.config, self.tenant);
         let mut sampler = Sampler::new(config.seed, &config.dir);
         let (read, sampled) = thread::scope(|scope| {
-            let (sender, blocks) = mpsc::sync_channel::<Vec<Target>>(1);
+            let (to, blocks) = mpsc::sync_channel::<Vec<Target>>(1);
             let sampling = scope.spawn(move || {
                 for target in blocks.into_iter().flatten() {
                     each_page(target, |page| sampler.access(page))?;
                 }
-                sampler.finish()
+                Ok(sampler)
             });
-            let mut block = Vec::with_capacity(BLOCK);
-            let read = self.read(|_, target| {
-                block.push(target);
-                match block.len() < BLOCK {
-                    true => Ok(()),
-                    false => {
-                        hand_over(&sender, mem::replace(&mut block, Vec::with_capacity(BLOCK)))
-                    }
-                }
-            });
-            let read = read.and_then(|()| hand_over(&sender, block));
-            drop(sender);
+            let mut blocks = Blocks::new(to);
+            let read = self.read(|_, target| blocks.push(target));
+            let read = read.and_then(|()| blocks.hand_over());
+            drop(blocks);
             (read, sampling.join())
         });
+        let failed = |source| sample_error(config, tenant, source);
         match sampled {
-            Ok(Ok(samples)) => read.map(|()| samples),
-            Ok(Err(source)) => Err(sample_error(config, tenant, source)),
+            Ok(sampler) => {
+                let sampler = sampler.map_err(failed)?;
+                read?;
+                sampler.finish().map_err(failed)
+            }
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
@@ -311,10 +307,37 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Hands requests over to the thread that samples. It fails only if that thread has ended, whose
-/// own error counts.
-fn hand_over(to: &SyncSender<Vec<Target>>, block: Vec<Target>) -> Result<(), CurveError> {
-    to.send(block).map_err(|_| CurveError::Interrupted)
+/// Requests on their way to the thread that samples.
+struct Blocks {
+    to: SyncSender<Vec<Target>>,
+    block: Vec<Target>,
+    nr_pages: u64,
+}
+
+impl Blocks {
+    fn new(to: SyncSender<Vec<Target>>) -> Self {
+        Self {
+            to,
+            block: Vec::with_capacity(BLOCK),
+            nr_pages: 0,
+        }
+    }
+
+    fn push(&mut self, target: Target) -> Result<(), CurveError> {
+        self.block.push(target);
+        self.nr_pages += target.page_count();
+        match self.block.len() == BLOCK || self.nr_pages >= STEP {
+            true => self.hand_over(),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails only if the thread that samples has ended, whose own error counts.
+    fn hand_over(&mut self) -> Result<(), CurveError> {
+        self.nr_pages = 0;
+        let block = mem::replace(&mut self.block, Vec::with_capacity(BLOCK));
+        self.to.send(block).map_err(|_| CurveError::Interrupted)
+    }
 }
 
 /// Returns the miss ratio of a cache on the whole trace, unless `control` says to stop.

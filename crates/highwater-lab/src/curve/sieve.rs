@@ -33,8 +33,9 @@ use crate::models::Algorithm;
 /// Caches that are simulated at once: one for each bit.
 type Caches = u16;
 
-/// Pages that they hold together, at most. Chosen: of two parts at once, caches, tables of pages
-/// and buffers fit the mebibyte of a curve.
+/// Pages that their queues hold together, at most, but for pages that came in near the hand and
+/// stayed. Chosen: of two parts at once, queues, tables of pages and buffers fit the mebibyte of a
+/// curve.
 const HELD_MAX: usize = 3 * SAMPLES_OF_SIEVE / 2;
 
 /// What is taken for known of the accesses soon after a miss: as much as so many of them tell, at
@@ -57,7 +58,7 @@ const GOLDEN: f64 = 0.618_033_988_749_895;
 const NEAREST: f64 = 2.0;
 
 /// Pages that came in near the hand, of which is known when. The hand is 32 sampled misses away in
-/// one of 2^46 cases, so that whichever came in before is late.
+/// one of 2^46 cases, so that what came in before is taken to be late.
 const YOUNG_MAX: usize = 32;
 
 /// Steps in which the hand moves between two sampled misses: it slows down as it comes nearer.
@@ -81,6 +82,14 @@ pub(super) fn parts<'a>(samples: &Samples, mut sizes: &'a [u64]) -> Vec<&'a [u64
         sizes = rest;
     }
     parts
+}
+
+/// Returns the pages of the queue of a cache: one of all pages evicts none, and needs no order.
+fn queued(sample: &Sample, capacity: usize) -> usize {
+    match capacity < sample.nr_pages() {
+        true => capacity,
+        false => 0,
+    }
 }
 
 /// Returns the part of the trace's accesses that miss, for caches of each of `capacities` pages of
@@ -171,7 +180,7 @@ fn bits(mut caches: Caches) -> impl Iterator<Item = usize> {
 struct Cache {
     capacity: usize,
     /// Its pages from the tail to the hand, a gap where pages were evicted, and the pages from the
-    /// hand to the head. Empty in a cache of all pages, which evicts none.
+    /// hand to the head. Empty in a cache of all pages.
     queue: Vec<u16>,
     nr_passed: usize,
     hand: usize,
@@ -194,10 +203,9 @@ struct Cache {
 
 impl Cache {
     fn new(sample: &Sample, capacity: usize) -> Self {
-        let is_whole = capacity >= sample.nr_pages();
         Self {
             capacity,
-            queue: vec![0; if is_whole { 0 } else { 2 * capacity }],
+            queue: vec![0; 2 * queued(sample, capacity)],
             nr_passed: 0,
             hand: 0,
             head: 0,

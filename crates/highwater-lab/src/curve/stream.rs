@@ -64,7 +64,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Calls `visit` with all entries, in order, until it fails.
+    /// Calls `visit` with all entries, in order, until it fails; returns that error.
     pub(super) fn for_each(
         &self,
         mut visit: impl FnMut(u16, Class) -> io::Result<()>,

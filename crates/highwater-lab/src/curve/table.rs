@@ -50,7 +50,7 @@ fn write_tenant(f: &mut fmt::Formatter<'_>, tenant: &TenantCurves, mode: Mode) -
         (Mode::Exact, _) => "each size in full, by exact models".to_owned(),
         (Mode::Sampled, false) => "every page: exact models".to_owned(),
         (Mode::Sampled, true) => format!(
-            "from {} sampled pages, {:.2} % of them",
+            "from {} sampled pages, {:.2} % of them (SIEVE's from up to three times as many)",
             grouped(tenant.sampled_pages),
             100.0 * tenant.sample_ratio
         ),
