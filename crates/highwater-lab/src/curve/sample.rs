@@ -480,8 +480,8 @@ mod tests {
         }
     }
 
-    // Goal: samples are as large where values are close together. Method: numbers a Fibonacci number
-    // apart, whose multiples of the golden ratio are nearly whole.
+    // Goal: samples are as large where values are close together. Method: numbers a Fibonacci
+    // number apart, whose multiples of the golden ratio are nearly whole.
     #[test]
     fn pages_that_are_close_together_do_not_leave_all_at_once() {
         for seed in 0..8 {
