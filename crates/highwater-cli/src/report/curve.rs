@@ -1,7 +1,7 @@
 //! The page of miss-ratio curves: a figure for each tenant and, of several, for each policy.
 
 use highwater_lab::curve::{
-    BesideCurves, Curve, CurveReport, Mode, SAMPLES_OF_SIEVE, Split, TenantCurves,
+    BesideCurves, Curve, CurveReport, Mode, Split, TenantCurves, sample_note,
 };
 use highwater_lab::report::Unit;
 use maud::{Markup, html};
@@ -110,9 +110,12 @@ fn subtitle(report: &CurveReport) -> String {
             "every page, by exact models".to_owned()
         }
         Mode::Sampled => format!(
-            "from at most {} sampled pages of a tenant (SIEVE's from {})",
+            "from at most {} sampled pages of a tenant{}",
             Unit::Plain.shown(report.samples_max as f64),
-            Unit::Plain.shown(SAMPLES_OF_SIEVE as f64)
+            report
+                .tenants
+                .first()
+                .map_or("", |it| sample_note(&it.curves))
         ),
     };
     format!(
@@ -255,11 +258,11 @@ fn of_tenant(tenant: &TenantCurves) -> Figure {
     let said: Vec<String> = named().map(|(_, it)| said(&it.policy, it)).collect();
     let note = match tenant.sample_ratio < 1.0 {
         true => format!(
-            "From {} of {} pages, {}, SIEVE's from up to three times as many; the horizontal axis is \
-             logarithmic.",
+            "From {} of {} pages, {}{}; the horizontal axis is logarithmic.",
             Unit::Plain.shown(tenant.sampled_pages as f64),
             Unit::Plain.shown(tenant.footprint_bytes as f64 / 4096.0),
-            percent(tenant.sample_ratio)
+            percent(tenant.sample_ratio),
+            sample_note(&tenant.curves)
         ),
         false => "From every page; the horizontal axis is logarithmic.".to_owned(),
     };
@@ -292,8 +295,9 @@ pub(super) fn beside(
     }
     let pages = match curves.sample_ratio < 1.0 {
         true => format!(
-            "{} sampled pages (SIEVE's from up to three times as many)",
-            Unit::Plain.shown(curves.sampled_pages as f64)
+            "{} sampled pages{}",
+            Unit::Plain.shown(curves.sampled_pages as f64),
+            sample_note(&curves.curves)
         ),
         false => "every page".to_owned(),
     };

@@ -47,7 +47,9 @@ pub use config::{
     CurveConfig, NR_OF_MANAGER, NR_SIZES, NR_SIZES_MAX, POLICIES, Sizes, policy_name,
 };
 pub use error::CurveError;
-pub use report::{Curve, CurveReport, Mode, Point, Share, Split, TenantCurves, Winner};
+pub use report::{
+    Curve, CurveReport, Mode, Point, Share, Split, TenantCurves, Winner, sample_note,
+};
 pub use run::run;
 pub use sample::{SAMPLES_MAX, SAMPLES_OF_SIEVE};
 pub use table::Table;

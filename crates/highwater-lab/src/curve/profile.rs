@@ -21,7 +21,8 @@ use super::sample::{Sample, Samples};
 use super::sieve;
 use crate::models::{Algorithm, Replacement, Work};
 
-/// Jobs of a policy whose sizes are simulated one by one. Chosen: the results of more take memory.
+/// Most jobs of a policy whose sizes are simulated one by one. Chosen: more than a curve usually
+/// has sizes; of each, the result takes memory.
 const JOBS_MAX: usize = 100;
 
 /// Part of the work on a sample: one policy, and the sizes that one reading of it gives, at least
@@ -55,12 +56,12 @@ impl Job<'_> {
     pub(super) fn ratios(&self, samples: &Samples) -> io::Result<Vec<f64>> {
         let sample = samples.of(self.policy, self.sizes[0]);
         let capacities = self.sizes.iter().map(|pages| sample.capacity(*pages));
+        let capacities: Vec<usize> = capacities.collect();
+        let simulated = |capacity: &usize| simulated(sample, self.policy, *capacity);
         match self.policy {
-            Algorithm::Lru => lru(sample, &capacities.collect::<Vec<_>>()),
-            Algorithm::Sieve => sieve::misses(sample, &capacities.collect::<Vec<_>>()),
-            policy => capacities
-                .map(|capacity| simulated(sample, policy, capacity))
-                .collect(),
+            Algorithm::Lru => lru(sample, &capacities),
+            Algorithm::Sieve => sieve::misses(sample, &capacities),
+            _ => capacities.iter().map(simulated).collect(),
         }
     }
 }

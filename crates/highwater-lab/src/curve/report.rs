@@ -75,6 +75,15 @@ pub struct Curve {
     pub knees_bytes: Vec<u64>,
 }
 
+/// Returns what to say of the samples of some curves, after their number of sampled pages.
+#[must_use]
+pub fn sample_note(curves: &[Curve]) -> &'static str {
+    match curves.iter().any(|curve| curve.policy == "sieve") {
+        true => " (SIEVE's from up to three times as many)",
+        false => "",
+    }
+}
+
 /// A cache of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {

@@ -27,8 +27,8 @@ use crate::trace::{Target, TraceError, TraceReader};
 const STEP: u64 = 1 << 16;
 const EXACT_STEP: usize = 1 << 20;
 
-/// Requests that are handed over to the thread that samples at once. Chosen: with half as many, the
-/// threads wake each other so often that a pass takes 4 % longer.
+/// Requests that are handed over to the thread that samples at once. Chosen: with 256, the threads
+/// wake each other so often that LRU's curves of P6 and P3 take 13 and 15 % longer.
 const BLOCK: usize = 1024;
 
 /// Steps of the progress of a pass over a trace, and of its curves.

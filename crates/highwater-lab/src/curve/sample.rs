@@ -11,7 +11,8 @@
 //!
 //! A multiple of the golden ratio is not random: of adjacent pages, it takes nearly equal shares in
 //! each range of them (the three-gap theorem), where a random choice would take more of one scan
-//! and less of the next. Keys that are hashes are sampled as by any hash.
+//! and less of the next. Keys that are hashes are sampled as by any hash. Numbers that are all a
+//! large Fibonacci number apart are not evenly spread, and their share is overestimated.
 //!
 //! Invariants: `slots` holds the sampled pages, [`SAMPLES_OF_SIEVE`] at most, all with values up to
 //! `bound`; `reuse` has classified every access of the trace, sampled or not.
@@ -27,7 +28,7 @@ use hashbrown::HashTable;
 
 use super::config::{Sizes, ladder};
 use super::reuse::{Class, Counts, ReuseTimes, Weights};
-use super::stream::{Stream, fields};
+use super::stream::Stream;
 use crate::models::Algorithm;
 use crate::report::text::to_f64;
 
@@ -399,10 +400,9 @@ impl Sample {
 
     /// Calls `visit` with the slot and the class of each access, in order.
     pub(super) fn for_each_class(&self, mut visit: impl FnMut(u16, Class)) -> io::Result<()> {
-        self.stream.for_each_block(|block| {
-            for (slot, class) in block.iter().copied().map(fields) {
-                visit(slot, class);
-            }
+        self.stream.for_each(|slot, class| {
+            visit(slot, class);
+            Ok(())
         })
     }
 

@@ -64,48 +64,28 @@ impl Stream {
         Ok(())
     }
 
-    /// Calls `visit` with all entries, in order, until it fails; returns that error.
+    /// Calls `visit` with all entries, in order, until it fails. Threads may do so at once.
     pub(super) fn for_each(
         &self,
         mut visit: impl FnMut(u16, Class) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut result = Ok(());
-        self.for_each_block(|block| {
-            if result.is_ok() {
-                let mut entries = block.iter().copied().map(fields);
-                result = entries.try_for_each(|(slot, class)| visit(slot, class));
-            }
-        })?;
-        result
-    }
-
-    /// Calls `visit` with all entries, in order and in blocks. Threads may do so at once.
-    pub(super) fn for_each_block(&self, mut visit: impl FnMut(&[Entry])) -> io::Result<()> {
+        let mut visit_all = |bytes: &[u8]| {
+            let (entries, _) = bytes.as_chunks::<ENTRY>();
+            let mut entries = entries.iter();
+            entries
+                .try_for_each(|[low, high, class]| visit(u16::from_le_bytes([*low, *high]), *class))
+        };
         if let Some(file) = &self.file {
             let mut bytes = vec![0; BUFFER];
             // Whole buffers were written.
             let nr_buffers = self.len.div_ceil((BUFFER / ENTRY) as u64) - 1;
             for at in 0..nr_buffers {
                 file.read_exact_at(&mut bytes, at * BUFFER as u64)?;
-                visit(entries(&bytes));
+                visit_all(&bytes)?;
             }
         }
-        visit(entries(&self.buffer));
-        Ok(())
+        visit_all(&self.buffer)
     }
-}
-
-fn entries(bytes: &[u8]) -> &[Entry] {
-    bytes.as_chunks().0
-}
-
-/// An access: the two bytes of its slot, and its class.
-pub(super) type Entry = [u8; ENTRY];
-
-/// Returns the slot and the class of an access.
-#[inline]
-pub(super) const fn fields([low, high, class]: Entry) -> (u16, Class) {
-    (u16::from_le_bytes([low, high]), class)
 }
 
 #[cfg(test)]
@@ -128,8 +108,11 @@ mod tests {
             (written.clone()).for_each(|(slot, class)| stream.push(slot, class).unwrap());
             for _ in 0..2 {
                 let mut read = Vec::new();
-                let visit = |block: &[Entry]| read.extend(block.iter().copied().map(fields));
-                stream.for_each_block(visit).unwrap();
+                let visit = |slot, class| {
+                    read.push((slot, class));
+                    Ok(())
+                };
+                stream.for_each(visit).unwrap();
                 assert!(read.iter().copied().eq(written.clone()), "{len} entries");
             }
             assert_eq!(stream.len(), len as u64);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{Curve, CurveReport, Mode, Split, TenantCurves};
+use super::report::{Curve, CurveReport, Mode, Split, TenantCurves, sample_note};
 use crate::report::narrow::write_fitting;
 use crate::report::text::{grouped, size};
 use crate::report::wrapped;
@@ -50,9 +50,10 @@ fn write_tenant(f: &mut fmt::Formatter<'_>, tenant: &TenantCurves, mode: Mode) -
         (Mode::Exact, _) => "each size in full, by exact models".to_owned(),
         (Mode::Sampled, false) => "every page: exact models".to_owned(),
         (Mode::Sampled, true) => format!(
-            "from {} sampled pages, {:.2} % of them (SIEVE's from up to three times as many)",
+            "from {} sampled pages, {:.2} % of them{}",
             grouped(tenant.sampled_pages),
-            100.0 * tenant.sample_ratio
+            100.0 * tenant.sample_ratio,
+            sample_note(&tenant.curves)
         ),
     };
     let head = format!(
