@@ -26,7 +26,7 @@ pub(super) fn current_cpu() -> CpuId {
 mod none {
     use crate::memmap::Unreached;
     use crate::percpu::RegimeReason;
-    use crate::percpu::sequences::On;
+    use crate::percpu::sequences::{Addition, On};
     #[cfg(feature = "lab")]
     use crate::sync::StatCell;
     use crate::sync::atomic::{AtomicU32, AtomicU64};
@@ -66,6 +66,14 @@ mod none {
             fn cpu_number() -> u32;
             fn membarrier_refusal() -> Option<i32>;
             fn restart_others(Option<CpuId>) -> Result<(), Unreached>;
+        }
+
+        pub(in crate::percpu) fn add_both<const DELAY: u32, const AGAIN: i32>(
+            self,
+            _: u32,
+            _: [Addition<'_>; 2],
+        ) -> u32 {
+            match self {}
         }
 
         absent! {

@@ -6,11 +6,14 @@
 //! A membarrier takes the lock and gives it back: a sequence that had begun has ended, one that had
 //! not sees everything before the membarrier. Whatever the sequence does inside, it does with
 //! ordinary loads and stores, which other CPUs see as the model's memory allows.
+//!
+//! A sequence that may be aborted half-way gives the lock back there. The lock counts how often it
+//! was taken: if anything else had it meanwhile, the sequence was interrupted.
 
 use std::cell::Cell;
 
 use super::RegimeReason;
-use super::sequences::On;
+use super::sequences::{Addition, On};
 use crate::memmap::Unreached;
 #[cfg(feature = "lab")]
 use crate::sync::StatCell;
@@ -34,7 +37,7 @@ thread_local! {
 }
 
 lazy_static! {
-    static ref CPUS: [Mutex<()>; NR_CPUS] = std::array::from_fn(|_| Mutex::new(&CPU, ()));
+    static ref CPUS: [Mutex<u64>; NR_CPUS] = std::array::from_fn(|_| Mutex::new(&CPU, 0));
 }
 
 /// Makes the calling thread of the model run on `cpu` from now on; before, on no known one.
@@ -63,17 +66,18 @@ impl Area {
     #[expect(clippy::unnecessary_wraps, reason = "as where it may be refused")]
     pub(super) fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
         match cpu {
-            Some(cpu) => drop(CPUS[cpu.index()].lock()),
-            None => CPUS.iter().for_each(|cpu| drop(cpu.lock())),
+            Some(cpu) => *CPUS[cpu.index()].lock() += 1,
+            None => CPUS.iter().for_each(|cpu| *cpu.lock() += 1),
         }
         Ok(())
     }
 
     /// Begins a sequence if its condition holds; dropping it ends the sequence.
-    fn begin<const GUARDED: bool>(self, on: On<'_, GUARDED>) -> Option<MutexGuard<'static, ()>> {
+    fn begin<const GUARDED: bool>(self, on: On<'_, GUARDED>) -> Option<MutexGuard<'static, u64>> {
         let cpus: &'static [_; NR_CPUS] = &CPUS;
         let cpu = cpus.get(on.cpu as usize);
-        let sequence = cpu.filter(|_| self.cpu_number() == on.cpu)?.lock();
+        let mut sequence = cpu.filter(|_| self.cpu_number() == on.cpu)?.lock();
+        *sequence += 1;
         // Acquire. Pairs with the stores that the client has made before it set the guard.
         let guard = on.guard.map(|guard| guard.load(Ordering::Acquire));
         guard
@@ -87,10 +91,19 @@ impl Area {
         on: On<'_, GUARDED>,
         word: &AtomicU64,
         old: u64,
-    ) -> Option<MutexGuard<'static, ()>> {
+    ) -> Option<MutexGuard<'static, u64>> {
         let sequence = self.begin(on)?;
         // Acquire. Pairs with the commits of other sequences, and with stores of other CPUs.
         (word.load(Ordering::Acquire) == old).then_some(sequence)
+    }
+
+    /// Gives the CPU to others, and goes on if none came.
+    fn go_on(cpu: u32, sequence: MutexGuard<'static, u64>) -> Option<MutexGuard<'static, u64>> {
+        let before = *sequence;
+        drop(sequence);
+        let cpus: &'static [_; NR_CPUS] = &CPUS;
+        let sequence = cpus[cpu as usize].lock();
+        (*sequence == before).then_some(sequence)
     }
 
     pub(super) fn add<const DELAY: u32, const GUARDED: bool>(
@@ -106,6 +119,42 @@ impl Area {
             word.store(old.wrapping_add(delta), Ordering::Release);
         }
         sequence.is_some()
+    }
+
+    pub(super) fn add_both<const DELAY: u32, const AGAIN: i32>(
+        self,
+        cpu: u32,
+        [first, second]: [Addition<'_>; 2],
+    ) -> u32 {
+        let is_old = |one: Addition<'_>| {
+            // Acquire. Pairs with the commits of other sequences, and with stores of other CPUs.
+            let gate = one.to.station.load(Ordering::Acquire);
+            gate == cpu.into() && one.to.word.load(Ordering::Acquire) == one.old
+        };
+        let store = |one: Addition<'_>, value: u64| {
+            // Release. Pairs with the loads of other threads.
+            one.to.word.store(value, Ordering::Release);
+        };
+        let Some(sequence) = self.begin(On::cpu(cpu)) else {
+            return 0;
+        };
+        if !is_old(first) || !is_old(second) {
+            return 0;
+        }
+        let added = first.old.wrapping_add(first.delta);
+        store(first, added);
+        let Some(sequence) = Self::go_on(cpu, sequence) else {
+            return 1;
+        };
+        store(second, second.old.wrapping_add(second.delta));
+        if AGAIN == 0 {
+            return 2;
+        }
+        let Some(_sequence) = Self::go_on(cpu, sequence) else {
+            return 2;
+        };
+        store(first, added.wrapping_add_signed(AGAIN.into()));
+        3
     }
 
     pub(super) fn store<const DELAY: u32, const GUARDED: bool>(

@@ -1,7 +1,7 @@
 //! The restartable sequences (rseq) in pseudo-code, the kernel's structures, and how the area is
 //! found.
 //!
-//! Five sequences on words anywhere; their clients, the other files of this module, give them
+//! Six sequences on words anywhere; their clients, the other files of this module, give them
 //! meaning. They differ in what they do before one store commits them:
 //!
 //! ```text
@@ -25,6 +25,12 @@
 //!                                                 return not committed
 //!                                             *word = new                 COMMIT
 //!
+//! add_both(cpu, first, second)                if a gate is up, or a word is not `old`
+//!     -> how many additions were made             return 0
+//!                                             *first.word += first.delta  also if it then aborts
+//!                                             *second.word += second.delta    COMMIT, if AGAIN = 0
+//!                                             *first.word += AGAIN            COMMIT, otherwise
+//!
 //! load_store(on, word, [old, new], place)     as store; before the commit
 //!     -> the value, if committed              value = *place              32 bits
 //!
@@ -44,6 +50,10 @@
 //! at each of the two points where an interruption would do harm if the sequence did not restart:
 //! after the condition, and before the commit. A system without sequences has `fallback.rs`, the
 //! model checker `model.rs`.
+//!
+//! `add_both` makes each addition by one instruction that also replaces a register, the delta by
+//! the word's former value. An aborted attempt has its registers still, and thus says how far it
+//! came: its client completes what was begun.
 //!
 //! A client reads the CPU number, computes places and values from what it loads there, and lets the
 //! sequence check what it has loaded: an outdated value is like an interruption. A word that may

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use super::rseq::{Area, RseqArea};
-use super::sequences::On;
+use super::sequences::{Addition, On, Stationed};
 #[cfg(feature = "lab")]
 use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
@@ -34,16 +34,16 @@ macro_rules! delay {
     };
 }
 
-/// One restartable sequence: arms, checks the condition `$on`, and runs `$body`, which may jump to
-/// `$refused`. The last instruction of the body, after the second delay, is the commit. `$aborted`
-/// is where the kernel sends an interrupted thread.
+/// One restartable sequence: arms, checks that the thread runs on `$cpu`, and runs `$body`, which
+/// may jump to `$refused`. The last instruction of the body, after a delay, is the commit.
+/// `$aborted` is where the kernel sends an interrupted thread.
 ///
 /// Clobbers: the registers named, the flags, and the memory of the words and of the area. The
 /// kernel restores all registers but the instruction pointer when it aborts.
-macro_rules! sequence {
+macro_rules! sequence_on_cpu {
     (
-        $area:expr, $on:expr, refused $refused:literal, aborted [$($aborted:literal),*],
-        [$($body:expr),*] commit $commit:literal, $($operands:tt)*
+        $area:expr, $cpu:expr, refused $refused:literal, aborted [$($aborted:literal),*],
+        [$($body:expr),*] commit $commit:expr, $($operands:tt)*
     ) => {
         asm!(
             // The descriptor, and a pointer to it by which debuggers find all of them.
@@ -63,11 +63,6 @@ macro_rules! sequence {
             "2:",
             "cmp dword ptr fs:[{area} + {cpu_id}], {cpu:e}",
             concat!("jne ", $refused),
-            ".if {guarded}",
-            "cmp qword ptr [{guard}], {expected}",
-            concat!("jne ", $refused),
-            ".endif",
-            delay!("8"),
             $($body,)*
             delay!("9"),
             $commit,
@@ -84,7 +79,33 @@ macro_rules! sequence {
             area = in(reg) $area.offset(),
             rseq_cs = const offset_of!(RseqArea, rseq_cs),
             cpu_id = const offset_of!(RseqArea, cpu_id),
-            cpu = in(reg) $on.cpu,
+            cpu = in(reg) $cpu,
+            scratch = out(reg) _,
+            delay = const DELAY,
+            signature = const SIGNATURE,
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
+
+/// A restartable sequence under the condition `$on`, with a first delay once it was checked.
+macro_rules! sequence {
+    (
+        $area:expr, $on:expr, refused $refused:literal, aborted [$($aborted:literal),*],
+        [$($body:expr),*] commit $commit:literal, $($operands:tt)*
+    ) => {
+        sequence_on_cpu!(
+            $area, $on.cpu, refused $refused, aborted [$($aborted),*],
+            [
+                ".if {guarded}",
+                "cmp qword ptr [{guard}], {expected}",
+                concat!("jne ", $refused),
+                ".endif",
+                delay!("8")
+                $(, $body)*
+            ]
+            commit $commit,
             guarded = const GUARDED as u32,
             // Without a guard, registers that are in use anyway.
             guard = in(reg) $on.guard.map_or(
@@ -92,11 +113,7 @@ macro_rules! sequence {
                 AtomicU64::as_ptr,
             ),
             expected = in(reg) $on.expected,
-            scratch = out(reg) _,
-            delay = const DELAY,
-            signature = const SIGNATURE,
             $($operands)*
-            options(nostack),
         )
     };
 }
@@ -155,6 +172,60 @@ impl Area {
             word = in(reg) word.as_ptr(),
             delta = in(reg) delta,
         )
+    }
+
+    /// See `rseq.rs`.
+    #[inline(always)]
+    pub(super) fn add_both<const DELAY: u32, const AGAIN: i32>(
+        self,
+        cpu: u32,
+        [first, second]: [Addition<'_>; 2],
+    ) -> u32 {
+        let (mut first_seen, mut second_seen) = (first.delta, second.delta);
+        let second_word: *mut u64 = second.to.word.as_ptr();
+        let committed: *mut u64;
+        // SAFETY: as above; each addition is one instruction.
+        unsafe {
+            sequence_on_cpu!(
+                self, u64::from(cpu), refused "4f", aborted ["4:", "xor {second:e}, {second:e}", "jmp 3b"],
+                [
+                    "cmp qword ptr [{first} + {station}], {cpu}",
+                    "jne 4f",
+                    "cmp qword ptr [{second} + {station}], {cpu}",
+                    "jne 4f",
+                    "cmp qword ptr [{first}], {first_old}",
+                    "jne 4f",
+                    "cmp qword ptr [{second}], {second_old}",
+                    "jne 4f",
+                    delay!("8"),
+                    "xadd qword ptr [{first}], {first_seen}",
+                    ".if {again}",
+                    delay!("9"),
+                    "xadd qword ptr [{second}], {second_seen}",
+                    ".endif"
+                ]
+                commit concat!(
+                    ".if {again}\n",
+                    "add qword ptr [{first}], {again}\n",
+                    ".else\n",
+                    "xadd qword ptr [{second}], {second_seen}\n",
+                    ".endif",
+                ),
+                first = in(reg) first.to.word.as_ptr(),
+                first_old = in(reg) first.old,
+                first_seen = inout(reg) first_seen,
+                second = inout(reg) second_word => committed,
+                second_old = in(reg) second.old,
+                second_seen = inout(reg) second_seen,
+                station = const offset_of!(Stationed, station),
+                again = const AGAIN,
+            );
+        }
+        if !committed.is_null() {
+            return if AGAIN == 0 { 2 } else { 3 };
+        }
+        // `old` and `delta` differ.
+        u32::from(first_seen == first.old) + u32::from(second_seen == second.old)
     }
 
     /// See `rseq.rs`.

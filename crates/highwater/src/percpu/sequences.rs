@@ -52,6 +52,29 @@ impl<'a> On<'a, true> {
     }
 }
 
+/// A word, and beside it its *station*: the CPU that it belongs to, as the lower half, and above it
+/// how many threads have its gate up (module `gated`).
+#[repr(C)]
+pub(super) struct Stationed {
+    pub(super) word: AtomicU64,
+    pub(super) station: AtomicU64,
+}
+
+/// An addition to a word, if it holds `old` still. The two numbers differ.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    all(
+        any(not(target_arch = "x86_64"), not(target_os = "linux"), miri),
+        not(loom)
+    ),
+    expect(dead_code, reason = "read by the sequences, which this system lacks")
+)]
+pub(super) struct Addition<'a> {
+    pub(super) to: &'a Stationed,
+    pub(super) old: u64,
+    pub(super) delta: u64,
+}
+
 /// Restartable sequences that other CPUs can make restart, or their absence.
 #[derive(Clone, Copy)]
 pub struct Sequences(Option<Area>);

@@ -12,7 +12,9 @@
 //! memory, and reading that back costs as much as all of these steps.
 
 use crate::group::error::ChargeError;
-use crate::group::state::{ActingCpu, GroupKey, GroupPath, Groups, Slot, Words};
+use crate::group::state::{
+    ActingCpu, Cell, GroupKey, GroupPath, Groups, Made, Slot, TokenStock, Words,
+};
 use crate::percpu::{PercpuRef, PercpuView};
 use crate::units::{Bytes, GroupId};
 
@@ -87,11 +89,29 @@ impl<K: Keeper> SlotRef<K> {
         Some(Held { words, key, bytes })
     }
 
+    /// Takes tokens of the group's own word and of the chain word above.
     #[inline(never)]
     fn take_by_steps(&self, words: &Words, bytes: u64) -> bool {
-        let slots = (&*self.slot, self.slot.beside());
-        self.tree()
-            .take_by_steps_here(slots, words, self.key, bytes)
+        let index = words.index();
+        let near = near_above(self.slot.beside(), index, words);
+        let made = near.map_or(Made::None, |near| {
+            let is_alive = || self.slot.incarnation() == self.key.incarnation;
+            Cell::take_both_here_if(&words.own, &near.chain, bytes, is_alive)
+        });
+        if made != Made::Both {
+            return self.take_far_above(words, bytes, made);
+        }
+        if TokenStock::is_review_due(words.own.load()) {
+            self.tree().review(self.key.id, index);
+        }
+        true
+    }
+
+    /// Continues a charge that has taken tokens of the own word, or of none.
+    #[inline(never)]
+    fn take_far_above(&self, words: &Words, bytes: u64, made: Made) -> bool {
+        let tree = self.tree();
+        tree.take_far_above((&self.slot, words), self.key, bytes, made)
     }
 
     /// Charges `bytes` as `actor`; returns also what was reserved.
@@ -281,17 +301,17 @@ impl<K: Keeper> Held<K> {
 
     #[inline(never)]
     fn give_back_slowly(&mut self, bytes: Bytes) {
-        let own: &Words = &self.words;
-        if own.own.park_here(bytes.0) {
-            // From here on another group may get the slot; the one above still has the bytes.
-            let above = self.words.beside();
-            match above.find_words(own.index()) {
-                // The root's is its own, and has nothing above.
-                Some(words) if std::ptr::eq(words, own) => {}
-                Some(words) if words.chain.park_here(bytes.0) => {}
-                _ => self.give_back_above(above.id(), bytes),
-            }
+        let (own, above) = (&*self.words, self.words.beside());
+        let near = near_above(above, own.index(), own);
+        let made = near.map_or(Made::None, |near| {
+            Cell::park_both_here(&own.own, &near.chain, bytes.0)
+        });
+        if made == Made::Both {
             return;
+        }
+        if made == Made::First || near.is_some() && own.own.park_here(bytes.0) {
+            // Another group may have the slot by now; the one above still has the bytes.
+            return self.give_back_above(above.id(), bytes);
         }
         self.turn_here();
         self.tree().uncharge(self.key.id, ActingCpu::Here, bytes.0);
@@ -335,6 +355,14 @@ impl<K: Keeper> Drop for Held<K> {
             self.give_back(self.bytes);
         }
     }
+}
+
+/// Returns the words of number `index` in the slot above that of `own`: the root's is its own, and
+/// has nothing above.
+#[inline(always)]
+fn near_above<'a>(above: &'a Slot, index: usize, own: &Words) -> Option<&'a Words> {
+    let near = above.find_words(index);
+    near.filter(|near| !std::ptr::eq(*near, own))
 }
 
 /// Returns the words of a group that the thread steps.

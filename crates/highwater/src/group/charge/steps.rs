@@ -31,6 +31,9 @@
 //!   store. No fence follows while only tokens are taken: the word was live, so a removal retires
 //!   it, and sees the mark or makes the step fail. The tokens above are in words of the same CPU,
 //!   whose steps become visible after the mark: a thread that sees tokens gone sees the mark.
+//!   Where the group above has a chain word, mark, tokens above and the end of the operation are
+//!   three stores of one restartable sequence, which says how far it came if it is interrupted
+//!   ([`Cell::take_both_here_if`]).
 //! - Where a ledger has to be stepped, the mark is made with a fence, before the incarnation and
 //!   the tree's gate are read ([`Groups::begin`]); then each level takes tokens, or reserves the
 //!   bytes and a grant for its own word. This is a refill, level by level.
@@ -45,7 +48,8 @@
 //! counter for each batch that it evicts; the proposal has no bound on what a CPU parks.
 
 use crate::group::state::{
-    ActingCpu, Balance, Cell, DEPTH_MAX, GRANT_MAX, GroupKey, Groups, Site, Slot, Word, Words,
+    ActingCpu, Balance, Cell, DEPTH_MAX, GRANT_MAX, GroupKey, Groups, Made, Site, Slot, TokenStock,
+    Word, Words,
 };
 use crate::units::GroupId;
 
@@ -78,46 +82,29 @@ impl Groups {
         if words.own.update(lent).is_err() {
             return false;
         }
-        self.take_far_above((slot, words), key.id, index, bytes)
+        self.take_lent((slot, words), key.id, index, bytes)
     }
 
-    /// Like [`Groups::take_by_steps`], in the words of the CPU that the thread runs on, given the
-    /// slots of the group and of the one above it.
-    #[inline]
-    pub(super) fn take_by_steps_here(
+    /// Ends a charge in the words of the CPU that the thread runs on, of which a sequence has made
+    /// the first step or none: see [`Cell::take_both_here_if`].
+    pub(super) fn take_far_above(
         &self,
-        (slot, above): (&Slot, &Slot),
-        words: &Words,
+        (slot, words): (&Slot, &Words),
         key: GroupKey,
         bytes: u64,
+        made: Made,
     ) -> bool {
         let is_alive = || slot.incarnation() == key.incarnation;
-        if !words.own.lend_here_if(bytes, is_alive) {
-            return false;
-        }
-        let index = words.index();
-        let is_near = match above.find_words(index) {
-            // The root's is its own, and has nothing above.
-            Some(words) if !std::ptr::eq(slot, above) => words.chain.take_here(bytes),
-            _ => false,
-        };
-        if !is_near {
-            return self.take_far_above((slot, words), key.id, index, bytes);
-        }
-        words.own.end();
-        if self.stock(index).counts_to_review() {
-            self.review(key.id, index);
-        }
-        true
+        let is_lent = made == Made::First || words.own.lend_here_if(bytes, is_alive);
+        is_lent && self.take_lent((slot, words), key.id, words.index(), bytes)
     }
 
-    /// Ends a charge that lends `bytes` and has not found all in the group above.
-    #[inline(never)]
-    fn take_far_above(&self, of: (&Slot, &Words), id: GroupId, index: usize, bytes: u64) -> bool {
+    /// Ends a charge that lends `bytes` of the own word.
+    fn take_lent(&self, of: (&Slot, &Words), id: GroupId, index: usize, bytes: u64) -> bool {
         let is_taken = self.take_above(of, id, index, bytes);
         if is_taken {
             of.1.own.end();
-            if self.stock(index).counts_to_review() {
+            if TokenStock::is_review_due(of.1.own.load()) {
                 self.review(id, index);
             }
         }

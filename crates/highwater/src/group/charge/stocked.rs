@@ -140,7 +140,7 @@ impl Groups {
             let words = self.chain(id).map(|(at, slot)| (at, slot.words(index)));
             words.take_while(|(_, words)| !words.chain.load().is_live())
         };
-        let nth = stock.nr_reviews() as usize % by_own().count().max(1);
+        let nth = stock.count_review() as usize % by_own().count().max(1);
         if let Some((at, words)) = by_own().nth(nth) {
             stock.set_candidate(at, words.own.load().sequence());
         }

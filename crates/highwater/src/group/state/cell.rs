@@ -52,6 +52,8 @@ const RETIRED: u64 = 1 << 19;
 const FLIGHT_SHIFT: u32 = 20;
 const FLIGHT_MAX: u64 = (1 << 12) - 1;
 const ONE_IN_FLIGHT: u64 = 1 << FLIGHT_SHIFT;
+/// Set where half of the possible operations, or more, are in flight.
+const MANY_IN_FLIGHT: u64 = FLIGHT_MAX.div_ceil(2) << FLIGHT_SHIFT;
 const ONE_STEP: u64 = 1 << 32;
 
 const _: () = assert!(CELL_MAX <= TOKENS && GRANT_MAX <= CELL_MAX);
@@ -120,6 +122,20 @@ impl Word {
         self.stepped(self.tokens() - bytes).with_begun()
     }
 
+    /// Like [`Word::lent`], for `bytes` that are not zero, and only while few are in flight.
+    #[inline]
+    const fn lent_some(self, bytes: u64) -> Option<Self> {
+        if self.0 & MANY_IN_FLIGHT == 0 && bytes.wrapping_sub(1) < self.tokens() {
+            Some(Self(
+                self.0
+                    .wrapping_add(ONE_STEP + ONE_IN_FLIGHT)
+                    .wrapping_sub(bytes),
+            ))
+        } else {
+            None
+        }
+    }
+
     /// Ends an operation whose `bytes` become tokens again; `None` when they do not fit.
     pub(in crate::group) fn returned(self, bytes: u64) -> Option<Self> {
         self.parked_whole(bytes).map(Self::ended)
@@ -140,9 +156,9 @@ impl Word {
     /// Like [`Word::parked`], but only if all of them fit.
     #[inline]
     pub(in crate::group) fn parked_whole(self, bytes: u64) -> Option<Self> {
+        let room_for_these = CELL_MAX.checked_sub(bytes)?;
         // Includes the mark of a retired word, which exceeds any amount that fits.
-        let tokens = (self.0 & (TOKENS | RETIRED)).checked_add(bytes)?;
-        if tokens > CELL_MAX {
+        if self.0 & (TOKENS | RETIRED) > room_for_these {
             return None;
         }
         // The tokens stay within their bits: nothing carries into the in-flight bits.
@@ -329,6 +345,14 @@ impl Site {
     }
 }
 
+/// How many steps of a pair were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::group) enum Made {
+    None,
+    First,
+    Both,
+}
+
 /// A token word, as this layer sees it; its atomicity is implemented by [`Gated`].
 ///
 /// Each step is atomic, in both regimes. In the restartable regime a step on the word's own CPU is
@@ -389,6 +413,44 @@ impl Cell {
     ) -> bool {
         let lent = |word| raw(Word(word).lent(bytes)).filter(|_| is_alive());
         self.0.try_step(lent)
+    }
+
+    /// Takes tokens of the own word of a group, and of the chain word of the group above, by plain
+    /// stores of one sequence. The operation is in flight in the own word in between.
+    #[inline(always)]
+    pub(in crate::group) fn take_both_here_if(
+        own: &Self,
+        above: &Self,
+        bytes: u64,
+        is_alive: impl FnOnce() -> bool,
+    ) -> Made {
+        const ENDED: i32 = -(1 << FLIGHT_SHIFT);
+        let lent = |word| match is_alive() {
+            true => raw(Word(word).lent_some(bytes)),
+            false => None,
+        };
+        let taken = |word| raw(Word(word).taken_some(bytes));
+        match Gated::try_step_both::<ENDED>([&own.0, &above.0], lent, taken) {
+            0 => Made::None,
+            1 => Made::First,
+            2 => {
+                own.end();
+                Made::Both
+            }
+            _ => Made::Both,
+        }
+    }
+
+    /// Parks bytes in the own word of a group, and in the chain word of the group above, by plain
+    /// stores of one sequence.
+    #[inline(always)]
+    pub(in crate::group) fn park_both_here(own: &Self, above: &Self, bytes: u64) -> Made {
+        let parked = |word| raw(Word(word).parked_whole(bytes));
+        match Gated::try_step_both::<0>([&own.0, &above.0], parked, parked) {
+            0 => Made::None,
+            1 => Made::First,
+            _ => Made::Both,
+        }
     }
 
     /// Parks bytes by a plain store. Returns whether it did.

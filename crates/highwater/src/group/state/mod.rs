@@ -14,7 +14,7 @@ mod stock;
 mod tree;
 mod path;
 
-pub(super) use cell::{CELL_MAX, Cell, GRANT_MAX, InFlight, OpenCell, Site, Word, Words};
+pub(super) use cell::{CELL_MAX, Cell, GRANT_MAX, InFlight, Made, OpenCell, Site, Word, Words};
 pub(super) use far::Far;
 pub(super) use ledger::{Balance, RESERVED_MAX};
 pub(super) use limits::{Event, EventCounts};

@@ -12,9 +12,9 @@
 //! store. A claimed entry is not waited for: a thread that stalls with one leaves the CPU one entry
 //! less.
 //!
-//! Which group gets an entry is a matter of cost alone. Statistics decide it, which
-//! threads that act as one CPU at the same time may garble. Every [`REVIEW_EVERY`] charges that
-//! found no chain word, one candidate, named at the review before, is compared with the entries by
+//! Which group gets an entry is a matter of cost alone. Statistics decide it, which threads that
+//! act as one CPU at the same time may garble. Every [`REVIEW_EVERY`] charges that a group makes
+//! without a chain word, one candidate, named at the review before, is compared with the entries by
 //! the steps that their words made since (`Word::sequence`): words that make none are the coldest.
 //!
 //! Source: `refill_stock` of Linux 6.16 (7 slots a CPU; a random one gives way). Deviation: nothing
@@ -24,11 +24,13 @@
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::GroupId;
 
+use super::cell::Word;
+
 /// Chain words that one CPU may have live. Chosen: as many as the kernel's stock has slots.
 #[cfg(not(loom))]
 pub(in crate::group) const STOCK_MAX: usize = 7;
-/// Charges between two reviews. Chosen: a review looks at 8 words that may be in no cache and may
-/// step the ledgers of two chains, a microsecond together.
+/// Charges of a group between two reviews. Chosen: a review looks at 8 words that may be in no
+/// cache and may step the ledgers of two chains, a microsecond together.
 #[cfg(not(loom))]
 const REVIEW_EVERY: u32 = 128;
 
@@ -38,6 +40,8 @@ pub(in crate::group) const STOCK_MAX: usize = 1;
 /// Small, so that the model checker reaches every branch.
 #[cfg(loom)]
 const REVIEW_EVERY: u32 = 1;
+
+const _: () = assert!(REVIEW_EVERY.is_power_of_two());
 
 /// No group; the table of groups never grows to these ids.
 const FREE: u32 = u32::MAX;
@@ -55,7 +59,7 @@ pub(in crate::group) struct TokenStock {
     candidate: AtomicU32,
     /// The sequence of the candidate's own word when it became one.
     candidate_seen: AtomicU32,
-    charges: AtomicU32,
+    reviews: AtomicU32,
 }
 
 /// The content of an entry that is not claimed.
@@ -81,7 +85,7 @@ impl TokenStock {
             seen: std::array::from_fn(|_| AtomicU32::new(0)),
             candidate: AtomicU32::new(FREE),
             candidate_seen: AtomicU32::new(0),
-            charges: AtomicU32::new(0),
+            reviews: AtomicU32::new(0),
         }
     }
 
@@ -111,19 +115,23 @@ impl TokenStock {
         self.entries[nth].store(entry.raw(), Ordering::SeqCst);
     }
 
-    /// Counts a charge that found no chain word; returns whether a review is due.
+    /// Whether a review is due, after a charge that found no chain word and left its group's own
+    /// word as it is given.
     #[inline]
-    pub(in crate::group) fn counts_to_review(&self) -> bool {
-        // Relaxed: a statistic; see the module.
-        let charges = self.charges.load(Ordering::Relaxed).wrapping_add(1);
-        self.charges.store(charges, Ordering::Relaxed);
-        charges.is_multiple_of(REVIEW_EVERY)
+    pub(in crate::group) fn is_review_due(own: Word) -> bool {
+        // A charge that is made and dropped makes two steps of the word, so that its sequence may
+        // always be odd here: of such a pair of numbers either is due.
+        own.sequence() & (2 * REVIEW_EVERY - 2) == 0
     }
 
-    /// Returns the number of reviews so far.
-    pub(in crate::group) fn nr_reviews(&self) -> u32 {
+    /// Counts a review; returns how many there were before.
+    pub(in crate::group) fn count_review(&self) -> u32 {
         // Relaxed: a statistic.
-        self.charges.load(Ordering::Relaxed) / REVIEW_EVERY
+        let reviews = self.reviews.load(Ordering::Relaxed);
+        // Relaxed: as above.
+        self.reviews
+            .store(reviews.wrapping_add(1), Ordering::Relaxed);
+        reviews
     }
 
     /// Returns how many steps entry number `nth` has made since the last review, given the sequence

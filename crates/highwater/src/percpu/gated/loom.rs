@@ -5,7 +5,7 @@ use ::loom::model;
 
 use super::*;
 use crate::percpu::model::run_on;
-use crate::sync::{Arc, thread};
+use crate::sync::{Arc, StatCell, thread};
 
 const C0: CpuId = CpuId(0);
 const C1: CpuId = CpuId(1);
@@ -76,6 +76,51 @@ fn two_of_one_cpu_and_one_from_afar_take_turns() {
 #[test]
 fn two_from_afar_take_turns() {
     at_once([|word| put(word, C0), |word| take(word, C1), take_in_a_batch]);
+}
+
+/// How often one sequence made none to three of its additions, in all runs of a model.
+static MADE: [StatCell; 4] = [const { StatCell::new() }; 4];
+
+/// As of one operation: begun in the first word with 1 put in, 1 put into the second, and ended.
+fn put_into_both(words: &[Gated; 2]) {
+    const BEGUN: u64 = 1 << 20;
+    const END: i32 = -(1 << 20);
+    run_on(C0);
+    let plus = |delta: u64| move |word: u64| Some(word.wrapping_add(delta));
+    let both = [&words[0], &words[1]];
+    let made = Gated::try_step_both::<END>(both, plus(BEGUN + 1), plus(1));
+    MADE[made as usize].add(1);
+    let steps = [(0, BEGUN + 1), (1, 1), (0, BEGUN.wrapping_neg())];
+    for (word, delta) in steps.into_iter().skip(made as usize) {
+        assert!(words[word].step(plus(delta)).is_ok());
+    }
+}
+
+// Goal: a sequence of several additions takes turns with others of its CPU and with steps from
+// afar, and says how far it came. Method: the sums in both words, and that each way to end was
+// seen in some run.
+#[test]
+fn a_sequence_says_how_far_it_came() {
+    for is_own in [true, false] {
+        model(move || {
+            let gates = Gates::new(Regime::Restartable, 2);
+            let words = Arc::new([gates.word(0, 5), gates.word(0, 5)]);
+            let others = Arc::clone(&words);
+            let other = thread::spawn(move || match is_own {
+                true => {
+                    put_into_both(&others);
+                    (1, 1)
+                }
+                false => (take(&others[0], C1), take(&others[1], C1)),
+            });
+            put_into_both(&words);
+            let (first, second) = other.join().expect("the model's thread ends");
+            let now = [&words[0], &words[1]].map(|word| word.load().cast_signed());
+            assert_eq!(now, [6 + first, 6 + second]);
+        });
+    }
+    let made = MADE.each_ref().map(StatCell::get);
+    assert!(made.iter().all(|count| *count > 0), "{made:?}");
 }
 
 // Goal: plain additions and a step from afar take turns, and nothing is added behind the back of

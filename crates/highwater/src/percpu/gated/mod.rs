@@ -54,7 +54,7 @@ use std::fmt;
 use crossbeam_utils::CachePadded;
 
 use super::cells::RETRIES_MAX;
-use super::sequences::On;
+use super::sequences::{Addition, On, Stationed};
 use super::{Area, Regime, Sequences, current_cpu};
 use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -77,13 +77,13 @@ pub(crate) struct Gates {
 /// different lines.
 #[repr(C)]
 pub(crate) struct Gated {
-    /// Written by: threads on its CPU, by plain stores in sequences while the gate is down; any
-    /// thread, by compare-and-exchange. Read by: any thread. Publishes: as its user states.
-    word: AtomicU64,
-    /// The CPU, and above it the number of threads that have the gate up. Written by: threads that
-    /// give the word to its CPU, and that raise and lower the gate. Read by: sequences. Publishes:
-    /// the steps made while it was up.
-    station: AtomicU64,
+    /// The word. Written by: threads on its CPU, by plain stores in sequences while the gate is
+    /// down; any thread, by compare-and-exchange. Read by: any thread. Publishes: as its user
+    /// states.
+    ///
+    /// The station. Written by: threads that give the word to its CPU, and that raise and lower the
+    /// gate. Read by: sequences. Publishes: the steps made while it was up.
+    at: Stationed,
     /// Some if the word belongs to a CPU.
     area: Option<Area>,
 }
@@ -148,21 +148,13 @@ impl Gates {
         let is_extra = index == self.nr_cpus as usize;
         let area = self.sequences.area().filter(|_| !is_extra);
         let cpu = area.map_or(u64::from(NO_CPU), |_| index as u64);
-        Gated {
-            word: AtomicU64::new(value),
-            station: AtomicU64::new(cpu),
-            area,
-        }
+        Gated::new(value, cpu, area)
     }
 
     /// Returns a word of an object that holds `value` and is yet to be given to a CPU by
     /// [`Gated::give`]; nothing steps it before.
     pub(crate) fn word_to_give(self, value: u64) -> Gated {
-        Gated {
-            word: AtomicU64::new(value),
-            station: AtomicU64::new(NO_CPU.into()),
-            area: self.sequences.area(),
-        }
+        Gated::new(value, NO_CPU.into(), self.sequences.area())
     }
 
     /// Adds `delta` to the word of the CPU that the thread runs on, if that is among `words`, its
@@ -183,18 +175,27 @@ impl Gates {
         let cpu = area.cpu_number();
         let word = words.get(cpu as usize);
         word.is_some_and(|gated| {
-            area.add::<DELAY, _>(On::gate(cpu, &gated.station), &gated.word, delta)
+            area.add::<DELAY, _>(On::gate(cpu, &gated.at.station), &gated.at.word, delta)
         })
     }
 }
 
 impl Gated {
+    fn new(value: u64, station: u64, area: Option<Area>) -> Self {
+        let at = Stationed {
+            word: AtomicU64::new(value),
+            station: AtomicU64::new(station),
+        };
+        Self { at, area }
+    }
+
     /// Gives a word to CPU number `index`, which is not the extra one. Its user steps it only after
     /// that, and gives it to one CPU alone: again has no effect.
     pub(crate) fn give(&self, index: usize) {
         // Relaxed: published by the user, before the first step.
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
         let given = self
+            .at
             .station
             .compare_exchange(NO_CPU.into(), index as u64, success, failure);
         let is_its = |station| lower_half(station) as usize == index;
@@ -209,7 +210,7 @@ impl Gated {
     pub(crate) fn load(&self) -> u64 {
         // Pairs with the compare-and-exchanges and the sequences. SeqCst: users read many words and
         // need one order of them all; on x86-64 it is a plain load.
-        self.word.load(Ordering::SeqCst)
+        self.at.word.load(Ordering::SeqCst)
     }
 
     /// Applies `step` to the word; `Ok` holds the value before, `Err` the value that `step`
@@ -240,6 +241,47 @@ impl Gated {
         step(old).is_some_and(|new| self.try_store::<0>([old, new]))
     }
 
+    /// Applies a step to each of two words of one CPU, first to the one and then to the other, then
+    /// adds `AGAIN` to the first unless it is 0: as [`try_step`](Self::try_step), in one sequence.
+    /// Returns how many of these two or three were made: an interruption ends it after any of them.
+    /// None also where a step doubles its word: the sequence could not tell how far it came.
+    #[inline(always)]
+    pub(crate) fn try_step_both<const AGAIN: i32>(
+        both: [&Self; 2],
+        first: impl FnOnce(u64) -> Option<u64>,
+        second: impl FnOnce(u64) -> Option<u64>,
+    ) -> u32 {
+        Self::step_both_delayed::<0, AGAIN>(both, first, second)
+    }
+
+    /// Like [`try_step_both`](Self::try_step_both), with `DELAY` as in `step_delayed`.
+    #[inline(always)]
+    fn step_both_delayed<const DELAY: u32, const AGAIN: i32>(
+        [one, other]: [&Self; 2],
+        first: impl FnOnce(u64) -> Option<u64>,
+        second: impl FnOnce(u64) -> Option<u64>,
+    ) -> u32 {
+        let Some((area, owner)) = one.owner() else {
+            return 0;
+        };
+        let Some(first) = one.addition(first) else {
+            return 0;
+        };
+        let Some(second) = other.addition(second) else {
+            return 0;
+        };
+        area.add_both::<DELAY, AGAIN>(owner.0, [first, second])
+    }
+
+    /// Returns the addition that makes a step, unless the step refuses.
+    #[inline(always)]
+    fn addition(&self, step: impl FnOnce(u64) -> Option<u64>) -> Option<Addition<'_>> {
+        let old = self.load();
+        let delta = step(old)?.wrapping_sub(old);
+        let to = &self.at;
+        (delta != old).then_some(Addition { to, old, delta })
+    }
+
     /// Like [`step`](Self::step), with `DELAY` turns of a loop at each point where an interruption
     /// must restart the sequence.
     #[inline]
@@ -261,7 +303,7 @@ impl Gated {
     #[inline(always)]
     fn try_store<const DELAY: u32>(&self, values: [u64; 2]) -> bool {
         self.owner().is_some_and(|(area, owner)| {
-            area.store::<DELAY, _>(On::gate(owner.0, &self.station), &self.word, values)
+            area.store::<DELAY, _>(On::gate(owner.0, &self.at.station), &self.at.word, values)
         })
     }
 
@@ -290,7 +332,7 @@ impl Gated {
             let Some(new) = step(old) else {
                 return Some(Err(old));
             };
-            let seen = area.exchange::<0, _>(On::cpu(owner.0), &self.word, [old, new]);
+            let seen = area.exchange::<0, _>(On::cpu(owner.0), &self.at.word, [old, new]);
             if seen == Some(old) {
                 return Some(Ok(old));
             }
@@ -316,7 +358,11 @@ impl Gated {
             let new = step(old).ok_or(old)?;
             // Pairs with `load` and with itself. SeqCst as there, and it is a full fence.
             let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
-            match self.word.compare_exchange_weak(old, new, success, failure) {
+            match self
+                .at
+                .word
+                .compare_exchange_weak(old, new, success, failure)
+            {
                 Ok(_) => return Ok(old),
                 Err(seen) => old = seen,
             }
@@ -327,20 +373,20 @@ impl Gated {
     #[inline(always)]
     fn owner(&self) -> Option<(Area, CpuId)> {
         // Relaxed: this half of the station does not change once the word is stepped.
-        let station = self.station.load(Ordering::Relaxed);
+        let station = self.at.station.load(Ordering::Relaxed);
         self.area.map(|area| (area, CpuId(lower_half(station))))
     }
 
     fn raise(&self) {
         // Pairs with the sequence's load of the station. SeqCst: it is visible before the
         // membarrier that follows; a release would not be ordered with it.
-        self.station.fetch_add(ONE_GATE, Ordering::SeqCst);
+        self.at.station.fetch_add(ONE_GATE, Ordering::SeqCst);
     }
 
     fn lower(&self) {
         // Pairs with the sequence's load of the station: a thread that finds the gate down sees the
         // steps made while it was up. SeqCst for uniformity; a release would do.
-        let before = self.station.fetch_sub(ONE_GATE, Ordering::SeqCst);
+        let before = self.at.station.fetch_sub(ONE_GATE, Ordering::SeqCst);
         debug_assert!(before >= ONE_GATE, "a gate was lowered twice");
     }
 }

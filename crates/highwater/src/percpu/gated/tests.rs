@@ -107,7 +107,7 @@ fn steps_from_afar_meet_no_sequence_half_way() {
     assert!(
         words
             .iter()
-            .all(|word| word.station.load(Ordering::Relaxed) < ONE_GATE)
+            .all(|word| word.at.station.load(Ordering::Relaxed) < ONE_GATE)
     );
 }
 
@@ -199,12 +199,124 @@ fn a_step_that_cannot_be_made_changes_nothing() {
     assert!(
         words
             .iter()
-            .all(|word| word.station.load(Ordering::Relaxed) < ONE_GATE)
+            .all(|word| word.at.station.load(Ordering::Relaxed) < ONE_GATE)
     );
     let word = &words[there.index()];
     assert_eq!(word.load(), 0);
     let goes_on = || (0..1000).any(|_| word.try_step(|word| Some(word + 1)));
     assert!(run_on(there, goes_on), "as one whose gate is down");
+}
+
+/// In a word of a pair: how often its operation has begun and not ended.
+const BEGUN: u64 = 1 << 20;
+
+/// Adds 1 to each of two words, with an operation begun in the first meanwhile; returns how much of
+/// it one sequence did.
+fn put_into_both(first: &Gated, second: &Gated) -> u32 {
+    const END: i32 = -(1 << 20);
+    let made = Gated::step_both_delayed::<DELAY, END>(
+        [first, second],
+        |word| Some(word + BEGUN + 1),
+        |word| Some(word + 1),
+    );
+    let step = |word: &Gated, delta: u64| {
+        let stepped = word.step(|word| Some(word.wrapping_add(delta)));
+        assert!(stepped.is_ok());
+    };
+    if made < 1 {
+        step(first, BEGUN + 1);
+    }
+    if made < 2 {
+        step(second, 1);
+    }
+    if made < 3 {
+        step(first, BEGUN.wrapping_neg());
+    }
+    made
+}
+
+// Goal: a sequence of several additions says how far it came before it was interrupted, so that
+// each is made once, also beside steps from other CPUs. Method: threads that spend most of their
+// time between two of the additions, and complete what was begun; a thief empties the words. The
+// sums are those put in, no operation is left begun, and each way to be interrupted was seen.
+#[test]
+fn a_sequence_says_how_far_it_came() {
+    let made: [AtomicU64; 4] = std::array::from_fn(|_| AtomicU64::new(0));
+    for () in attempts() {
+        let Some((gates, words)) = this_machine() else {
+            return;
+        };
+        let seconds = words_of(gates);
+        let from_second = AtomicU64::new(0);
+        let amount = |word: u64| word & (BEGUN - 1);
+        let take_from = |words: &[CachePadded<Gated>]| -> u64 {
+            let emptied = |word: u64| (amount(word) > 0).then_some(word - amount(word));
+            let taken = words.iter().filter_map(|word| word.step(emptied).ok());
+            taken.map(amount).sum()
+        };
+        let take = || {
+            // Relaxed: read once all threads have ended.
+            from_second.fetch_add(take_from(&seconds), Ordering::Relaxed);
+            take_from(&words)
+        };
+        let put = || {
+            let here = gates.here();
+            let count = put_into_both(&words[here], &seconds[here]);
+            // Relaxed: as above.
+            made[count as usize].fetch_add(1, Ordering::Relaxed);
+        };
+        let (put, found) = put_among_by(&words, take, put);
+        assert_eq!(found, put, "no operation is left begun either");
+        from_second.fetch_add(take_from(&seconds), Ordering::Relaxed);
+        assert_eq!(from_second.load(Ordering::Relaxed), put);
+        if made.iter().all(|count| count.load(Ordering::Relaxed) > 0) {
+            return;
+        }
+    }
+    panic!("a sequence ended in none of its ways: {made:?}");
+}
+
+// Goal: of two words both are stepped or none, where either refuses, belongs to another CPU, has
+// its gate up, or holds what is to be added.
+#[test]
+fn both_words_are_stepped_or_none() {
+    let Some((gates, words)) = this_machine() else {
+        return;
+    };
+    let seconds = words_of(gates);
+    let plus = |word| Some(word + 1);
+    let cpus = allowed_cpus();
+    let here = cpus[0];
+    let (first, second) = (&*words[here.index()], &*seconds[here.index()]);
+    // From 1, adding 1 is not possible in this way.
+    for word in [first, second] {
+        assert_eq!(word.step(|_| Some(1000)), Ok(0));
+    }
+    let both = |first, second| {
+        let step = || Gated::try_step_both::<0>([first, second], plus, plus);
+        run_on(here, || (0..1000).map(|_| step()).max())
+    };
+    assert_eq!(both(first, second), Some(2));
+    let before = [first.load(), second.load()];
+    assert!(before[0] > 1900, "interrupted rarely: {before:?}");
+    let refusing = Gated::try_step_both::<0>([first, second], plus, |_| None);
+    let refused = Gated::try_step_both::<0>([first, second], |_| None, plus);
+    let doubled = Gated::try_step_both::<0>([first, second], plus, |word| Some(2 * word));
+    assert_eq!((refusing, refused, doubled), (0, 0, 0));
+    for gate in [first, second] {
+        let raised = Raised::new(std::iter::once(gate));
+        assert_eq!(both(first, second), Some(0));
+        drop(raised);
+    }
+    if let Some(there) = cpus.get(1) {
+        let afar = &*words[there.index()];
+        assert_eq!(both(first, afar), Some(0));
+        assert_eq!(both(afar, second), Some(0));
+    }
+    let extra = &*words[gates.nr_words() - 1];
+    assert_eq!(both(first, extra), Some(0));
+    assert_eq!(both(extra, second), Some(0));
+    assert_eq!([first.load(), second.load()], before);
 }
 
 // Goal: that traffic detects a gate that stops no sequence. Method: the same, exchanging from any
