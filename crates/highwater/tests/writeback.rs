@@ -128,15 +128,11 @@ fn writers_keep_to_the_limit() {
     }
     assert!(counter(&hw, "nr_dirty_throttled") > 0);
     storage.fails_writes.store(true, Ordering::Relaxed);
-    let begun = Instant::now();
     (500..700).for_each(|page| write(&map, page));
-    assert!(
-        begun.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        begun.elapsed()
-    );
+    // Each tries to write a few clusters back, once, and not for as long as a writer may be delayed.
+    let failed = counter(&hw, "nr_write_failed");
+    assert!((1..=200 * 128).contains(&failed), "{failed}");
     assert!(counter(&hw, "nr_dirty") > 201);
-    assert!(counter(&hw, "nr_write_failed") > 0);
     hw.check_invariants();
     storage.fails_writes.store(false, Ordering::Relaxed);
     file.sync().expect("storage is well again");

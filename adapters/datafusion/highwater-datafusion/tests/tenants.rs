@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
@@ -90,15 +90,8 @@ fn no_call_waits() {
     let pool = query(&tenant);
     let join = holding("join", &pool);
     join.try_grow(4 * MIB).expect("there is room");
-    let mut waits = Vec::new();
-    for _ in 0..100 {
-        let since = Instant::now();
-        assert!(join.try_grow(1).is_err());
-        waits.push(since.elapsed());
-    }
-    waits.sort();
-    // A wait in the queue of a group would have no end.
-    assert!(waits[50] < Duration::from_millis(100), "{:?}", waits[50]);
+    // Nothing is ever given back: a wait in the queue of a group would have no end.
+    assert!((0..100).all(|_| join.try_grow(1).is_err()));
 }
 
 #[test]
