@@ -84,7 +84,7 @@ impl Column for InFlight {
                         },
                     };
                     match read.as_mut().poll(context) {
-                        Poll::Ready(read) => check(*page, read?.bytes()),
+                        Poll::Ready(read) => check(*page, &read?[..]),
                         Poll::Pending => break,
                     }
                     reads += 1;

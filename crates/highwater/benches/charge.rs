@@ -17,9 +17,9 @@
 //! 1.05 times one, and 32 or 1,000 longer than twice. The 2.5 additions replace "eight times faster
 //! than four atomics on one thread, ten times on two" and are as strict: on the Intel Xeon (model
 //! 207) where that was promised, four atomics take 56 ns on one thread and 400 on two, so that 7.0
-//! and 40 ns were allowed; a bare addition takes 2.8 ns there, and 2.5 of them are 7.0. Times faster
-//! than four atomics are shown: 5.4 to 7.4 on an AMD EPYC (family 25 model 17), whose atomics are
-//! cheap.
+//! and 40 ns were allowed; a bare addition takes 2.8 ns there, and 2.5 of them are 7.0. It is shown
+//! how much faster than four atomics each is: 5.4 to 7.4 times on an AMD EPYC (family 25 model 17),
+//! whose atomics are cheap.
 //!
 //! Medians and ratios carry over to other machines, single times do not. Without `--bench` (as
 //! under `cargo test --benches`) it does a thousandth of the work and promises nothing.

@@ -120,7 +120,7 @@ fn add_variants(machine: &Topology) -> Vec<Variant> {
         "counter tree, chain",
         "counter tree, in turn",
         eight(|| CounterTree::with_layout(&layout)),
-        |tree| _ = black_box(tree).add(1)
+        |tree| black_box(tree).add(1)
     ));
     variants.extend(adds!(
         "atomic add, chain",

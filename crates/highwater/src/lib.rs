@@ -136,18 +136,14 @@ pub mod lab;
 
 #[cfg(feature = "lab")]
 pub use cache::RssMember;
-pub use cache::{
-    Access, Backing, FileBacking, ReadPattern, SyncError, TooManyFiles, WriteBackError, WriteGate,
-};
+pub use cache::{Access, Backing, FileBacking, ReadPattern, SyncError, WriteBackError, WriteGate};
 pub use group::Limits;
 pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
-    CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager, Mapping,
-    MemoryError, NoFrames, OpenError, OptimisticRead, OutOfMemory, PageRead, PageWrite, PinnedPage,
-    RangeError, ReadError, ReadWait, ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling,
-    Victim, WorkOn, Working,
+    CounterKind, DirtyTunables, File, Group, GroupSnapshot, Guard, Manager, Mapping, MemoryError,
+    OpenError, OptimisticRead, OutOfMemory, PageRead, PageWrite, PinnedPage, RangeError, ReadError,
+    ReadWait, ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling, Victim, Working,
 };
-pub use percpu::RegimeReason;
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};
 pub use topology::Topology;
 pub use units::{Bytes, Estimate, FilePage, MapPage, PAGE_SIZE, Pages};

@@ -192,7 +192,7 @@ fn worst_case_carries_beside_threads_without_rseq() {
                         bound = sum(bound, Accuracy { under, over });
                     }
                 }
-                source.run(|| _ = tree.add(delta));
+                source.run(|| tree.add(delta));
             }
             assert_eq!(tree.accuracy(), bound, "{nr_cpus} CPUs");
             let expected = if is_high { -bound.over } else { bound.under };

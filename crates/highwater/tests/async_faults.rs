@@ -89,7 +89,7 @@ impl Scene {
     #[track_caller]
     fn is_right(page: u64, read: &Result<PinnedPage, ReadError>) {
         assert!(
-            read.as_ref().unwrap().bytes()[..] == bytes_of(page)[..],
+            read.as_ref().unwrap()[..] == bytes_of(page)[..],
             "page {page}"
         );
     }

@@ -5,8 +5,6 @@
 #[path = "../src/seed.rs"]
 mod seed;
 
-use std::time::{Duration, Instant};
-
 use highwater::group::ChargeError;
 use highwater::{Background, Bytes, Charge, Group, Limits, Manager};
 
@@ -141,44 +139,4 @@ fn a_page_needs_its_4096_bytes() {
     scratch.write(0).unwrap()[0] = 1;
     assert_eq!(query.usage_precise(), Bytes::kib(64));
     assert!(charge.grow(Bytes(1)).is_err());
-}
-
-// Goal: a charge grows in FIFO order, and is unchanged when it gives up or its group is removed.
-// Method: a full group; one waits, a second behind it gives up, and then there is room.
-#[test]
-fn a_charge_that_grows_in_line_waits_its_turn() {
-    let hw = manager();
-    let query = query(&hw, Bytes(1000));
-    let first = query.charge(Bytes(700)).unwrap();
-    let mut second = query.charge(Bytes(300)).unwrap();
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| second.grow_wait(Bytes(500)).wait());
-        while query.nr_waiting() == 0 {
-            std::thread::yield_now();
-        }
-        let mut third = query.charge(Bytes::ZERO).unwrap();
-        let soon = Instant::now() + Duration::from_millis(5);
-        let late = third.grow_wait(Bytes(1)).wait_until(soon).unwrap_err();
-        assert!(matches!(
-            late.refusal,
-            ChargeError::DeadlinePassed { nr_waiting: 2, .. }
-        ));
-        assert_eq!(third.bytes(), Bytes::ZERO);
-        drop(first);
-        waiting.join().unwrap().unwrap();
-    });
-    assert_eq!(
-        (second.bytes(), query.usage_precise()),
-        (Bytes(800), Bytes(800))
-    );
-    assert_eq!(second.group(), "/query");
-    let mut nothing = second.split(Bytes::ZERO);
-    query.remove().unwrap();
-    for charge in [&mut second, &mut nothing] {
-        let removed = charge.grow_wait(Bytes(1)).wait().unwrap_err();
-        assert!(matches!(removed.refusal, ChargeError::Removed { .. }));
-    }
-    drop(second);
-    let removed = nothing.grow_wait(Bytes(1)).wait().unwrap_err();
-    assert!(matches!(removed.refusal, ChargeError::Removed { .. }));
 }

@@ -309,9 +309,9 @@ fn pinned_pages_and_closed_files_do_not_lose_memory() {
     let file = hw.open_backing(TestFile::new(8), Access::ReadOnly).unwrap();
     let map = hw.space(&hw.root()).map_file(&file, 2..6).unwrap();
     let pinned = map.pin(1).unwrap();
-    assert_eq!(first_word(pinned.bytes()), 3);
+    assert_eq!(first_word(&pinned), 3);
     hw.drop_caches();
-    assert_eq!(first_word(pinned.bytes()), 3, "pinned across reclaim");
+    assert_eq!(first_word(&pinned), 3, "pinned across reclaim");
 
     // A slice may outlive its file: the frame stays until the guard ends.
     let guard = hw.enter();

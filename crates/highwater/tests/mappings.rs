@@ -120,7 +120,7 @@ impl Model {
         let guard = hw.enter();
         let seen = match (*file, rng.bool()) {
             (0, true) => map.read(&guard, page).map(first_word),
-            (0, false) => map.pin(page).map(|pinned| first_word(pinned.bytes())),
+            (0, false) => map.pin(page).map(|pinned| first_word(&pinned)),
             (_, true) => map.read_latched(page).map(|read| {
                 assert_eq!(read[100], *version);
                 first_word(&read)

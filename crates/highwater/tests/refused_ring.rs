@@ -68,7 +68,7 @@ fn read(hw: &Manager, map: &Mapping, pages: std::ops::Range<u64>, between: impl 
             Poll::Pending => true,
             Poll::Ready(read) => {
                 let byte = u8::try_from(*page % 251).unwrap();
-                assert_eq!(read.unwrap().bytes(), &[byte; 4096]);
+                assert_eq!(*read.unwrap(), [byte; 4096]);
                 false
             }
         });

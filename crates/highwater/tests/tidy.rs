@@ -59,6 +59,7 @@ const RULES: &[(&str, Rule)] = &[
     ("links", text_rules::links),
     ("persons", prose_rules::persons),
     ("wide lines", prose_rules::wide_lines),
+    ("long documents", prose_rules::long_documents),
 ];
 
 /// Every planted workspace.

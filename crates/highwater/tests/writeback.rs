@@ -129,7 +129,7 @@ fn writers_keep_to_the_limit() {
     assert!(counter(&hw, "nr_dirty_throttled") > 0);
     storage.fails_writes.store(true, Ordering::Relaxed);
     (500..700).for_each(|page| write(&map, page));
-    // Each tries to write a few clusters back, once, and not for as long as a writer may be delayed.
+    // Each tries to write a few clusters back, once, not for as long as a writer may be delayed.
     let failed = counter(&hw, "nr_write_failed");
     assert!((1..=200 * 128).contains(&failed), "{failed}");
     assert!(counter(&hw, "nr_dirty") > 201);

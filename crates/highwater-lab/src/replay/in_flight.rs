@@ -139,7 +139,7 @@ impl Worker<'_> {
         let tenant = &self.run.tenants[*tenant];
         let read = read.map_err(|e| access_failed(tenant, Op::Read, *page, boxed(e)))?;
         self.latencies.record(start.elapsed(), Seen::Miss);
-        self.verify(tenant, tenant.data.stamp(*page, 0), read.bytes());
+        self.verify(tenant, tenant.data.stamp(*page, 0), &read[..]);
         Ok(Poll::Ready(()))
     }
 }

@@ -20,12 +20,10 @@
 use std::fmt;
 use std::task::{Context, Poll, Waker};
 
-use crossbeam_utils::CachePadded;
-
 use super::key::PageKey;
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Condvar, LockClass, Mutex, MutexGuard, Rank};
+use crate::sync::{CachePadded, Condvar, LockClass, Mutex, MutexGuard, Rank};
 use crate::units::{Pages, Pfn};
 
 /// Class of every index shard's lock.

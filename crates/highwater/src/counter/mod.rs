@@ -149,7 +149,8 @@ pub(crate) const BATCH_DEFAULT: u32 = 32;
 /// The shared writes of an update, beyond the word of its own CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Climb {
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) struct Climb {
     /// Shared nodes written, the root included.
     pub written: u32,
     /// Levels skipped because the carry could not change their residuals.
@@ -242,7 +243,7 @@ impl CounterTree {
     ///
     /// One add to this CPU's word ([`Cells::add`](crate::percpu::Cells::add)). At most one update
     /// by one in 32 (one in `batch`) also adds to a shared node, and ever fewer to each level
-    /// above; the result tells how many. No locks, no system calls, no allocation.
+    /// above. No locks, no system calls, no allocation.
     ///
     /// # Examples
     ///
@@ -250,14 +251,13 @@ impl CounterTree {
     /// use highwater::{Topology, counter::CounterTree};
     ///
     /// let pages = CounterTree::new(&Topology::detect());
-    /// let climb = pages.add(1 << 20); // far above the batch: carried to the root at once
-    /// assert!(climb.written > 0);
+    /// pages.add(1 << 20); // far above the batch: carried to the root at once
     /// pages.add(-1);
     /// assert_eq!(pages.precise_sum(), (1 << 20) - 1);
     /// ```
     #[inline]
-    pub fn add(&self, delta: i64) -> Climb {
-        self.trees.add(ONLY, delta)
+    pub fn add(&self, delta: i64) {
+        let _climb = self.trees.add(ONLY, delta);
     }
 
     /// Returns the sum as last carried to the root, and the interval that holds the precise one.
@@ -281,7 +281,7 @@ impl CounterTree {
     /// use highwater::{Topology, counter::CounterTree};
     ///
     /// let pages = CounterTree::new(&Topology::detect());
-    /// (0..1000).for_each(|_| _ = pages.add(1));
+    /// (0..1000).for_each(|_| pages.add(1));
     /// let sum = pages.approximate_sum();
     /// assert!(sum.low <= 1000 && 1000 <= sum.high);
     /// ```
@@ -338,7 +338,7 @@ impl CounterTree {
     /// let pages = CounterTree::new(&Topology::detect());
     /// std::thread::scope(|scope| {
     ///     for _ in 0..4 {
-    ///         scope.spawn(|| (0..1000).for_each(|_| _ = pages.add(1)));
+    ///         scope.spawn(|| (0..1000).for_each(|_| pages.add(1)));
     ///     }
     /// });
     /// assert_eq!(pages.precise_sum(), 4000); // all threads have ended
@@ -429,7 +429,7 @@ impl CounterTree {
     /// use highwater::{Topology, counter::CounterTree};
     ///
     /// let pages = CounterTree::new(&Topology::detect());
-    /// (0..1000).for_each(|_| _ = pages.add(1));
+    /// (0..1000).for_each(|_| pages.add(1));
     /// assert_eq!(pages.precise_cmp_value(1000), Ordering::Equal);
     /// assert_eq!(pages.precise_cmp_value(999), Ordering::Greater);
     /// ```

@@ -1,7 +1,6 @@
 //! Construction options of a pool.
 
 use std::fmt;
-use std::str::FromStr;
 
 use thiserror::Error;
 
@@ -74,39 +73,12 @@ impl PoolConfig {
     }
 }
 
-/// An unknown name.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("there is no {what} `{name}`: give {known}")]
-pub struct UnknownName {
-    what: &'static str,
-    name: String,
-    known: &'static str,
-}
-
-impl Zeroing {
-    const NAMES: [(&'static str, Self); 3] = [
-        ("on-request", Self::OnRequest),
-        ("on-alloc", Self::OnAlloc),
-        ("on-free", Self::OnFree),
-    ];
-}
-
 impl fmt::Display for Zeroing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = Self::NAMES.iter().find(|(_, zeroing)| zeroing == self);
-        f.pad(known.map_or("", |(name, _)| name))
-    }
-}
-
-impl FromStr for Zeroing {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
-        known.map(|&(_, zeroing)| zeroing).ok_or(UnknownName {
-            what: "zeroing",
-            name: name.into(),
-            known: "on-request, on-alloc or on-free",
+        f.pad(match self {
+            Self::OnRequest => "on-request",
+            Self::OnAlloc => "on-alloc",
+            Self::OnFree => "on-free",
         })
     }
 }
@@ -115,22 +87,5 @@ impl FromStr for Zeroing {
 impl serde::Serialize for Zeroing {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_as_they_are_written() {
-        for zeroing in [Zeroing::OnRequest, Zeroing::OnAlloc, Zeroing::OnFree] {
-            assert_eq!(zeroing.to_string().parse(), Ok(zeroing));
-        }
-        let refused = "never".parse::<Zeroing>().unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            "there is no zeroing `never`: give on-request, on-alloc or on-free"
-        );
     }
 }

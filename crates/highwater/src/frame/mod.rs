@@ -65,7 +65,9 @@ pub use backend::{Backend, FreeCount, Wait};
 pub(crate) use balloon::Leaving;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use config::PoolConfig;
-pub use config::{PoolError, UnknownName, Zeroing};
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use config::PoolError;
+pub use config::Zeroing;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use counters::PcpCounters;
 pub use error::AllocError;

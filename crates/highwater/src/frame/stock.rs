@@ -1,12 +1,10 @@
 //! The stock of frames in no per-CPU list: a back end with its watermarks.
 
-use crossbeam_utils::CachePadded;
-
 use super::backend::{Backend, Wait};
 use super::{AllocError, AllocFlags, PoolConfig, Pressure, Tunables, Watermarks};
 use crate::memmap::FrameMemory;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, StatCell};
+use crate::sync::{Arc, CachePadded, StatCell};
 use crate::units::{CpuId, Order, Pages, Pfn};
 
 /// A back end and its watermarks.

@@ -1,5 +1,7 @@
 //! Page access through a mapping: reads under a guard, pins, and latched reads and writes.
 
+use std::ops::Deref;
+
 use super::error::ReadError;
 use super::file::File;
 use super::guard::Guard;
@@ -156,7 +158,7 @@ impl Mapping {
     /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
     /// let page = map.pin(0)?;
     /// hw.drop_caches(); // pinned pages stay
-    /// let sum = std::thread::spawn(move || page.bytes().iter().map(|&b| u64::from(b)).sum::<u64>());
+    /// let sum = std::thread::spawn(move || page.iter().map(|&b| u64::from(b)).sum::<u64>());
     /// assert_eq!(sum.join().unwrap(), 7 * 4096);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -549,10 +551,10 @@ fn wrong_access(needs: Access) -> ReadError {
     }
 }
 
-impl PinnedPage {
-    /// Returns the page's bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+impl Deref for PinnedPage {
+    type Target = [u8; PAGE_SIZE];
+
+    fn deref(&self) -> &[u8; PAGE_SIZE] {
         self.pinned.bytes()
     }
 }

@@ -160,6 +160,7 @@ impl Alarm {
             AlarmSource::ByList(_) if self.at <= now => Poll::Ready(()),
             AlarmSource::ByList(place) => {
                 if let Some(former) = place.take() {
+                    debug_assert_eq!(former.0, self.at, "an alarm keeps its time");
                     self.alarms.cancel(former);
                 }
                 *place = Some(self.alarms.enter(self.at, context.waker().clone()));

@@ -82,6 +82,10 @@ impl Wakeup {
     /// the last time.
     pub(super) fn notify(&self) {
         let mut state = self.state.lock();
+        debug_assert!(
+            state.is_started || !state.is_wanted,
+            "a request is pending without a thread"
+        );
         if state.is_started && !state.is_wanted {
             state.is_wanted = true;
             self.woken.notify_one();
@@ -114,6 +118,7 @@ impl Wakeup {
     /// changed.
     fn wait(&self, at_most: Duration) -> ReclaimerWake {
         let mut state = self.state.lock();
+        debug_assert!(!state.is_running, "a run ends before the next begins");
         while !state.is_wanted && !state.is_ending {
             let is_late = !state.is_nudged && self.woken.wait_for(&mut state, at_most);
             if (is_late || state.is_nudged) && !state.is_wanted && !state.is_ending {
@@ -217,7 +222,8 @@ impl Reclaimer {
                 let builder = thread::Builder::new().name("highwater-kswapd".into());
                 let thread = builder.spawn(move || core.kswapd())?;
                 // The manager is not shared yet: no request can come before this.
-                wakeup.state.lock().is_started = true;
+                let was_started = std::mem::replace(&mut wakeup.state.lock().is_started, true);
+                debug_assert!(!was_started, "a manager has one reclaim thread");
                 Some(thread)
             }
         };
@@ -261,8 +267,8 @@ impl Manager {
     /// back pages that have been dirty for too long or exceed the limits; each `decay_interval_ms`,
     /// shrinking oversized per-CPU lists; every second, following the cgroup limit
     /// ([`Builder::follow_cgroup`](super::Builder::follow_cgroup)); every 2 s, flushing statistics;
-    /// and [recording](Self::record_tick). Call it a few times a second. With background threads it
-    /// only reclaims.
+    /// and [recording](super::Builder::recorder). Call it a few times a second. With background
+    /// threads it only reclaims.
     ///
     /// # Cost
     ///

@@ -48,8 +48,11 @@ impl Builder {
     pub fn build(self) -> Result<Manager, BuildError> {
         let (capacity, frames) = self.sizes()?;
         let topology = self.topology.unwrap_or_else(Topology::detect);
-        let chosen = ChosenRegime::choose(self.regime, &topology)
-            .map_err(|reason| BuildError::Regime { reason })?;
+        let chosen = ChosenRegime::choose(self.regime, &topology);
+        #[cfg(feature = "lab")]
+        let chosen = chosen.map_err(|reason| BuildError::Regime { reason })?;
+        #[cfg(not(feature = "lab"))]
+        let chosen = chosen.unwrap_or_else(|reason| unreachable!("not requested: {reason}"));
         if chosen.is_fallback() {
             tracing::warn!(regime = %chosen, "per-CPU words cost several times as much as they could");
         }

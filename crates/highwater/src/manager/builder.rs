@@ -125,7 +125,7 @@ impl Builder {
     /// let hw = highwater::Manager::builder().without_io_uring().build()?;
     /// let file = hw.open(source.path())?;
     /// let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// assert_eq!(hw.block_on(map.read_async(0))?.bytes(), &[7; 4096]);
+    /// assert_eq!(*hw.block_on(map.read_async(0))?, [7; 4096]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn without_io_uring(mut self) -> Self {
@@ -193,7 +193,7 @@ impl Builder {
     ///
     /// With 0 the manager only accounts: it has groups, limits, waiting charges, pressure and
     /// victims, but maps no memory, so the capacity may exceed the machine's. Opening a file or
-    /// mapping memory fails ([`NoFrames`](super::NoFrames)).
+    /// mapping memory fails ([`OpenError::NoFrames`](super::OpenError::NoFrames)).
     ///
     /// # Cost
     ///
@@ -506,10 +506,9 @@ impl Builder {
     /// for the time after a crash: the groups, with usage as intervals, limits, events, pressure,
     /// refaults and waiting charges; frames, locks, files, counters and victims. Everything once a
     /// second, groups whose usage changed ten times. With [`Background::Thread`] a thread of its
-    /// own does that, otherwise [`Manager::record_tick`](super::Manager::record_tick) or
-    /// [`Manager::balance`](super::Manager::balance). Each record is readable as soon as it is
-    /// written, also if the program is killed (SIGKILL) at the next instruction. A recording that
-    /// is at `path` is kept as `PATH.old`. Default: none.
+    /// own does that, otherwise [`Manager::balance`](super::Manager::balance). Each record is
+    /// readable as soon as it is written, also if the program is killed (SIGKILL) at the next
+    /// instruction. A recording that is at `path` is kept as `PATH.old`. Default: none.
     ///
     /// `docs/recorder.md` describes the format.
     ///

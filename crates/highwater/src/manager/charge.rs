@@ -7,8 +7,7 @@ use super::Shared;
 use super::error::ChargeFailed;
 use super::group::Group;
 use super::slow::Patience;
-use crate::group::{ChargeError, GroupNode, GroupPath, Groups, Held, Keeper, Refilled};
-use crate::percpu::PercpuRef;
+use crate::group::{ChargeError, GroupPath, Groups, Held, Keeper, Refilled};
 use crate::units::Bytes;
 
 /// Bytes charged to a group and its ancestors, until dropped. For memory that the embedder
@@ -320,12 +319,6 @@ impl Charge {
         self.held.shrink(bytes);
     }
 
-    /// Returns the manager and the charged group; no group if that is gone.
-    pub(super) fn origin(&self) -> (&PercpuRef<Shared>, Option<GroupNode>) {
-        let keeper = self.held.keeper();
-        (keeper, keeper.core.groups.find(self.held.key()))
-    }
-
     /// [Grows](Self::grow) or [shrinks](Self::shrink) the charge to `bytes`.
     ///
     /// # Errors
@@ -395,7 +388,8 @@ impl Charge {
     }
 
     /// Adds another charge of the same group to this one, including its throttling delay. Charges
-    /// and uncharges nothing.
+    /// and uncharges nothing. Where there is no room yet, a charge grows in its turn by merging one
+    /// that [waited](Group::charge_async).
     ///
     /// # Errors
     ///
@@ -408,7 +402,7 @@ impl Charge {
     /// # let hw = Manager::builder().build()?;
     /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
     /// let mut work = tenant.charge(Bytes(600))?;
-    /// let more = tenant.charge(Bytes(100))?;
+    /// let more = tenant.charge_async(Bytes(100)).wait()?;
     /// work.merge(more).expect("both are of one group");
     /// assert_eq!(work.bytes(), Bytes(700));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

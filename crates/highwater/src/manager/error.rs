@@ -5,9 +5,10 @@ use std::io;
 use thiserror::Error;
 
 use crate::cache::TooManyFiles;
-use crate::frame::{AllocError, PoolError};
+use crate::frame::AllocError;
 use crate::group::ChargeError;
 use crate::memmap::MapError;
+#[cfg(feature = "lab")]
 use crate::percpu::RegimeReason;
 use crate::units::{Bytes, FilePage, MapPage, Pages};
 
@@ -49,10 +50,8 @@ pub enum BuildError {
         /// The file that sets it.
         file: String,
     },
-    /// The configuration of the frame pool is invalid.
-    #[error(transparent)]
-    Frames(#[from] PoolError),
     /// Restartable sequences were requested and are not available.
+    #[cfg(feature = "lab")]
     #[error("no restartable sequences ({reason}): use the atomic regime")]
     Regime {
         /// The reason.
@@ -144,18 +143,40 @@ pub enum OpenError {
         max: u64,
     },
     /// Too many files are open.
-    #[error(transparent)]
-    TooMany(#[from] TooManyFiles),
-    /// The manager has no frames to cache pages in.
-    #[error(transparent)]
-    NoFrames(#[from] NoFrames),
+    #[error("{}", TooManyFiles { max: *max })]
+    TooMany {
+        /// The maximum.
+        max: usize,
+    },
+    /// The manager only accounts: it was built without [frames](super::Builder::frames) and has no
+    /// page cache.
+    #[error("{}", NoFrames)]
+    NoFrames,
 }
 
-/// The manager only accounts: it was built without frames
-/// ([`Builder::frames`](super::Builder::frames)) and has no page cache.
+/// The manager has no page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the manager has no frames to cache pages in: build it with `Builder::frames` above 0")]
-pub struct NoFrames;
+pub(super) struct NoFrames;
+
+/// Where both errors of a manager that opens files and makes memory become one of two enums.
+macro_rules! from_those_of_opening {
+    ($($error:ident),*) => {$(
+        impl From<TooManyFiles> for $error {
+            fn from(TooManyFiles { max }: TooManyFiles) -> Self {
+                Self::TooMany { max }
+            }
+        }
+
+        impl From<NoFrames> for $error {
+            fn from(_: NoFrames) -> Self {
+                Self::NoFrames
+            }
+        }
+    )*};
+}
+
+from_those_of_opening!(OpenError, MemoryError);
 
 /// A range is not within the file or mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -196,11 +217,14 @@ pub enum MemoryError {
         max: Pages,
     },
     /// Too many files are open.
-    #[error(transparent)]
-    TooMany(#[from] TooManyFiles),
-    /// The manager has no frames.
-    #[error(transparent)]
-    NoFrames(#[from] NoFrames),
+    #[error("{}", TooManyFiles { max: *max })]
+    TooMany {
+        /// The maximum.
+        max: usize,
+    },
+    /// The manager was built without [frames](super::Builder::frames).
+    #[error("{}", NoFrames)]
+    NoFrames,
     /// The mapping is of a file: discarding would lose its data.
     #[error("the mapping is of a file, and only memory can be discarded")]
     NotMemory,

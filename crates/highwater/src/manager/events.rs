@@ -325,6 +325,10 @@ impl BackgroundRun {
         self.reclaimed += pass.nr_reclaimed;
         self.borrowed += pass.nr_borrowed;
         self.unwritten += pass.nr_unwritten();
+        debug_assert!(
+            self.fruitless <= self.passes,
+            "more fruitless passes than passes"
+        );
     }
 }
 

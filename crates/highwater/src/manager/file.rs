@@ -444,10 +444,15 @@ impl Core {
                     tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
                 }
             }
-            self.closing.lock().push(Arc::clone(entry));
+            // Before it is listed: once it is, another thread may release it and say so.
             if let Some(system) = entry.system_file() {
                 self.paths.note_stuck(system.identity());
             }
+            let mut closing = self.closing.lock();
+            let is_listed =
+                |entry: &Arc<FileEntry>| closing.iter().any(|it| Arc::ptr_eq(it, entry));
+            debug_assert!(!is_listed(entry), "{:?} is closed once", entry.id());
+            closing.push(Arc::clone(entry));
         }
     }
 

@@ -70,6 +70,7 @@ impl Flight {
 
     /// Delivers the first page to a task. Returns the place where the task waits for it.
     pub(super) fn deliver(&mut self, page: MapPage, flights: &Flights) -> Arc<Landing> {
+        debug_assert!(self.wanted.is_none(), "a flight is for one task");
         let landing = Arc::new(Landing::new(&flights.nr_untaken));
         self.wanted = Some(Wanted {
             page,
@@ -124,7 +125,8 @@ impl Landing {
         match std::mem::replace(&mut *state, LandingState::Taken) {
             LandingState::Landed(delivered) => {
                 // Relaxed: see the field of `Flights`.
-                self.nr_untaken.fetch_sub(1, Ordering::Relaxed);
+                let before = self.nr_untaken.fetch_sub(1, Ordering::Relaxed);
+                debug_assert!(before > 0, "a delivery is counted before it is taken");
                 Poll::Ready(delivered)
             }
             _ => panic!("a delivery is taken once"),
@@ -148,7 +150,8 @@ impl Drop for Landing {
     fn drop(&mut self) {
         if let LandingState::Landed(_) = &*self.state.lock() {
             // Relaxed: as in `poll`.
-            self.nr_untaken.fetch_sub(1, Ordering::Relaxed);
+            let before = self.nr_untaken.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "a delivery is counted before it is dropped");
         }
     }
 }
@@ -195,6 +198,13 @@ impl FlightTable {
     fn is_afloat(&self, file: FileId) -> bool {
         self.of_files.iter().any(|(of, _)| *of == file)
     }
+
+    /// Returns whether the counts may be right, in O(1): each file has a flight, and any flight
+    /// has a file.
+    fn is_counted(&self) -> bool {
+        let nr_files = self.of_files.len() as u64;
+        nr_files <= self.count && (nr_files > 0) == (self.count > 0)
+    }
 }
 
 /// A flight that is about to land: it counts as afloat until this is dropped.
@@ -229,6 +239,7 @@ impl Flights {
             Some((_, count)) => *count += 1,
             None => table.of_files.push((file, 1)),
         }
+        debug_assert!(table.is_counted(), "a file is listed without a flight");
         drop(table);
         // SeqCst. Pairs with: the fence of `announce`. With less, this thread and one that waits
         // could each read a count from before the other's change.
@@ -284,6 +295,10 @@ impl Flights {
     /// Wakes a task when the next flight lands; returns false if none is afloat.
     pub(super) fn watch(&self, context: &mut Context<'_>) -> bool {
         let mut table = self.table.lock();
+        debug_assert!(
+            table.count > 0 || table.tasks.is_empty(),
+            "a task waits for no flight"
+        );
         let waker = context.waker();
         if table.count > 0 && !table.tasks.iter().any(|it| it.will_wake(waker)) {
             table.tasks.push(waker.clone());
@@ -302,6 +317,7 @@ impl Flights {
         if !table.is_afloat(file) {
             return;
         }
+        debug_assert!(table.count > 0, "a file's flights are counted");
         table.threads += 1;
         match at_most {
             Some(at_most) => _ = self.landed.wait_for(&mut table, at_most),
@@ -325,6 +341,7 @@ impl Drop for Aboard<'_> {
         if table.of_files[index].1 == 0 {
             table.of_files.swap_remove(index);
         }
+        debug_assert!(table.is_counted(), "a flight landed twice");
         let tasks = std::mem::take(&mut table.tasks);
         let is_waited_for = table.threads > 0;
         drop(table);

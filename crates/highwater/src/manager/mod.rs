@@ -55,7 +55,6 @@ mod file;
 mod fill;
 mod flight;
 mod group;
-mod grow;
 mod guard;
 mod handle;
 mod handler;
@@ -96,12 +95,11 @@ pub use background::Background;
 pub use builder::Builder;
 pub use charge::Charge;
 pub use error::{
-    BuildError, CapacityError, ChargeFailed, MemoryError, NoFrames, OpenError, OutOfMemory,
-    RangeError, ReadError,
+    BuildError, CapacityError, ChargeFailed, MemoryError, OpenError, OutOfMemory, RangeError,
+    ReadError,
 };
 pub use file::File;
 pub use group::Group;
-pub use grow::GrowWait;
 pub use guard::Guard;
 pub use latched::{OptimisticRead, PageRead, PageWrite};
 pub use mapping::Mapping;
@@ -111,7 +109,6 @@ pub use recorder::RecorderConfig;
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use spill::ReclaimRequest;
-pub use task::WorkOn;
 pub use throttle::Throttling;
 pub use victim::Victim;
 pub use vmstat::{Counter, CounterKind};
@@ -313,7 +310,9 @@ impl Core {
             Pages::ZERO => FrameMemory::without_frames(),
             frames => FrameMemory::new(frames)?,
         });
-        let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
+        let pool = FramePool::with_config(Arc::clone(&memory), config)
+            .expect("a machine has a CPU, and the memory is new");
+        let pool = Arc::new(pool);
         let groups = GroupTree::with_regime(regime, nr_cpus);
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime)
             .counting_dirty_for(groups.clone())

@@ -71,7 +71,8 @@ impl<F> OpenPaths<F> {
             }
             self.changed.wait(&mut slots);
         }
-        slots.insert(file, PathSlot::Opening);
+        let former = slots.insert(file, PathSlot::Opening);
+        debug_assert!(former.is_none(), "a file is opened once at a time");
         OpenPath::Claimed(PathClaim {
             paths: self,
             file,
@@ -81,13 +82,18 @@ impl<F> OpenPaths<F> {
 
     /// Records that a file was closed.
     pub(super) fn note_closed(&self, file: FileIdentity) {
-        self.slots.lock().remove(&file);
+        let closed = self.slots.lock().remove(&file);
+        debug_assert!(closed.is_some(), "a file is listed until it is closed");
         self.changed.notify_all();
     }
 
     /// Records that a file was closed, and has pages that stay.
     pub(super) fn note_stuck(&self, file: FileIdentity) {
-        self.slots.lock().insert(file, PathSlot::Stuck);
+        let former = self.slots.lock().insert(file, PathSlot::Stuck);
+        debug_assert!(
+            matches!(former, Some(PathSlot::Open(_))),
+            "a file that is closed was open"
+        );
         self.changed.notify_all();
     }
 }
@@ -97,7 +103,11 @@ impl<F> PathClaim<'_, F> {
     pub(super) fn settle(mut self, open: &Arc<F>) {
         self.is_settled = true;
         let slot = PathSlot::Open(Arc::downgrade(open));
-        self.paths.slots.lock().insert(self.file, slot);
+        let former = self.paths.slots.lock().insert(self.file, slot);
+        debug_assert!(
+            matches!(former, Some(PathSlot::Opening)),
+            "a claim is settled once"
+        );
         self.paths.changed.notify_all();
     }
 }

@@ -55,7 +55,7 @@ const PREFETCH_BATCH: usize = 32;
 ///     let hw = hw.clone();
 ///     move || hw.block_on(map.read_async(1))
 /// });
-/// assert_eq!(task.join().unwrap()?.bytes(), &[7; 4096]);
+/// assert_eq!(*task.join().unwrap()?, [7; 4096]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a read that is not awaited reads nothing"]
@@ -99,7 +99,7 @@ impl Mapping {
     /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
     /// let first = map.read_async(0);
     /// let page = hw.block_on(first)?;
-    /// assert_eq!(page.bytes(), &[7; 4096]);
+    /// assert_eq!(*page, [7; 4096]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read_async(&self, page: impl Into<MapPage>) -> ReadWait {
@@ -182,6 +182,7 @@ impl Future for ReadWait {
 impl ReadWait {
     fn advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Pinned, ReadError>> {
         if self.landing.is_some() {
+            debug_assert!(self.is_counted, "a page that is afloat was a fault");
             let landed = self.poll_landing(context);
             if landed.is_pending() {
                 self.map.core().see_to_it_from_outside();
@@ -200,6 +201,7 @@ impl ReadWait {
 
     /// Looks at a missing page until it is afloat, another thread has it, or it is found.
     fn look(&mut self, context: &mut Context<'_>) -> Poll<Result<Pinned, ReadError>> {
+        debug_assert!(self.landing.is_none(), "a page is launched once");
         while self.rounds < ROUNDS_MAX {
             self.rounds += 1;
             let (core, area) = (self.map.core(), self.map.area());
@@ -226,6 +228,7 @@ impl ReadWait {
     }
 
     fn poll_landing(&mut self, context: &mut Context<'_>) -> Poll<Result<Pinned, ReadError>> {
+        debug_assert!(!self.is_announced, "the page is in this task's own flight");
         let landing = self.landing.as_ref().expect("it is afloat");
         let landed = landing.poll(context);
         if landed.is_ready() {

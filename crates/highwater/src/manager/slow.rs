@@ -262,6 +262,7 @@ impl Core {
 
     /// Frees frames from the whole pool; returns false when no step helps.
     fn make_frames(&self, effort: &mut Effort<'_>) -> bool {
+        debug_assert!(effort.way.is_some(), "a frame is for a page in transit");
         let root = self.groups.root();
         let goal = self.direct_goal(self.pool.managed().bytes());
         if self.reclaim_directly(&root, goal, effort) || self.ask_logs(effort) {
@@ -360,6 +361,10 @@ impl Core {
         if telling == Telling::Nothing {
             return effort.tries_last();
         }
+        debug_assert!(
+            effort.told.len() > 0,
+            "a group that is waited for is recorded"
+        );
         effort.owes_attempt = true;
         effort.fruitless = 0;
         effort.may_retry()
@@ -462,6 +467,12 @@ impl<'a> Effort<'a> {
             _ => {}
         }
         self.fruitless += 1;
+        debug_assert!(
+            self.fruitless <= self.attempts,
+            "{} waits in {} attempts",
+            self.fruitless,
+            self.attempts
+        );
         if self.fruitless > FRUITLESS_MAX {
             return false;
         }

@@ -178,6 +178,7 @@ impl Spillers {
         match self.0.lock().entry(group.key()) {
             Entry::Occupied(mut spiller) => {
                 let spiller = spiller.get_mut();
+                debug_assert_eq!(spiller.group.key(), group.key(), "a handler is its group's");
                 spiller.asked = spiller.asked.filter(|asked| asked.promised.is_none());
                 Some(mem::replace(&mut spiller.handler, handler))
             }
@@ -194,6 +195,10 @@ impl Spillers {
 
     /// Drops the handler of a removed group.
     pub(super) fn forget(&self, group: &GroupNode) {
+        debug_assert!(
+            group.is_removed(),
+            "the handler of a group stays until its removal"
+        );
         let spiller = self.0.lock().remove(&group.key());
         // Dropped outside the lock: the handler may own objects that end with it.
         drop(spiller);
@@ -212,6 +217,10 @@ impl Spillers {
 
     /// Marks the group as being asked; returns the handler, unless another request has marked it.
     fn begin(&self, group: &GroupNode, asked: Asked) -> Option<Arc<Handler>> {
+        debug_assert!(
+            asked.promised.is_none(),
+            "a handler promises after it was called"
+        );
         let mut spillers = self.0.lock();
         let spiller = spillers.get_mut(&group.key())?;
         if spiller.asked.is_some() {
@@ -230,6 +239,10 @@ impl Spillers {
 
     /// Sets or clears the open request.
     fn set_asked(&self, group: &GroupNode, asked: Option<Asked>) {
+        debug_assert!(
+            asked.is_none_or(|asked| asked.promised.is_some()),
+            "a request without a promise stays open"
+        );
         if let Some(spiller) = self.0.lock().get_mut(&group.key()) {
             spiller.asked = asked;
         }

@@ -8,15 +8,13 @@
 //! Deviation: a task that was woken and waits for a worker does not count as runnable; the kernel
 //! counts every runnable thread.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::group::Group;
 
-/// A future that works for a group while it is polled: [`Group::work_on`].
-#[must_use = "a future does nothing unless it is polled"]
-pub struct WorkOn<F> {
+/// A future that works for a group while it is polled.
+struct WorkOn<F> {
     group: Group,
     future: Pin<Box<F>>,
 }
@@ -49,7 +47,7 @@ impl Group {
     /// # runtime.block_on(query)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn work_on<F: Future>(&self, future: F) -> WorkOn<F> {
+    pub fn work_on<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         WorkOn {
             group: self.clone(),
             future: Box::pin(future),
@@ -64,11 +62,5 @@ impl<F: Future> Future for WorkOn<F> {
         let this = &mut *self;
         let _working = this.group.work();
         this.future.as_mut().poll(context)
-    }
-}
-
-impl<F> fmt::Debug for WorkOn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WorkOn").field(&self.group).finish()
     }
 }

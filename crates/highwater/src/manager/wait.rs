@@ -226,6 +226,11 @@ impl HeadEffort {
             self.fruitless = 0;
             self.passed.clear();
         }
+        debug_assert!(
+            self.fruitless <= FRUITLESS_MAX,
+            "{} passes in a row freed nothing",
+            self.fruitless
+        );
         helps
     }
 
@@ -367,6 +372,7 @@ impl ChargeWait {
         if is_first_look && let Some(outcome) = self.try_at_once() {
             return Poll::Ready(outcome);
         }
+        debug_assert!(self.is_refused, "a charge is refused before it queues");
         if let Poll::Ready(outcome) = Pin::new(&mut self.wait).poll(context) {
             return Poll::Ready(self.end(outcome));
         }
@@ -518,6 +524,10 @@ impl Future for ChargeWait {
             this.stalled.get_or_insert_with(begin);
             this.set_alarm(context);
         }
+        debug_assert!(
+            outcome.is_pending() || this.stalled.is_none() && this.alarm.is_none(),
+            "a charge that has ended waits for nothing"
+        );
         outcome
     }
 }

@@ -311,6 +311,7 @@ impl Writeback {
         while state.is_running {
             self.wrote.wait(&mut state);
         }
+        debug_assert!(state.pauses > 0, "another caller ended this pause");
         Paused(self)
     }
 
@@ -340,7 +341,10 @@ impl WritebackThread {
                 let works_on = Arc::clone(&core);
                 let builder = thread::Builder::new().name("highwater-writeback".into());
                 let thread = builder.spawn(move || works_on.write_back_for_ever())?;
-                core.writeback.state.lock().is_started = true;
+                let mut state = core.writeback.state.lock();
+                let was_started = std::mem::replace(&mut state.is_started, true);
+                drop(state);
+                debug_assert!(!was_started, "a manager has one write-back thread");
                 core.reclaim.note_writer();
                 Some(thread)
             }
@@ -352,7 +356,10 @@ impl WritebackThread {
 impl Drop for WritebackThread {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            self.core.writeback.state.lock().is_ending = true;
+            let mut state = self.core.writeback.state.lock();
+            debug_assert!(!state.is_ending, "the thread ends once");
+            state.is_ending = true;
+            drop(state);
             self.core.writeback.woken.notify_one();
             // As for the reclaim thread.
             if thread.thread().id() != thread::current().id() {
@@ -418,7 +425,10 @@ impl Core {
                     self.write_back_what_is_due();
                 }
             }
-            self.writeback.note(|state| state.is_running = false);
+            self.writeback.note(|state| {
+                debug_assert!(state.is_running, "a run that ends has begun");
+                state.is_running = false;
+            });
         }
     }
 
@@ -440,6 +450,7 @@ impl Core {
             let (background, _) = self.cache.dirty_limits();
             let too_many = self.cache.nr_dirty().saturating_sub(background);
             let now = self.write_back(WriteBack::Oldest(too_many.min(CHUNK)));
+            debug_assert!(now.nr_written <= CHUNK.0, "{now:?} is above a chunk");
             written += now.nr_written;
             // The rest is held, or has failed before: left to the next run.
             if !is_of_use(&now) {
@@ -530,6 +541,10 @@ impl Core {
             self.writeback.woken.notify_one();
             let left = deadline.saturating_sub(self.now());
             self.writeback.wrote.wait_for(&mut state, left);
+            debug_assert!(
+                state.fruitless_runs >= fruitless_runs,
+                "fruitless runs are counted up"
+            );
             if state.fruitless_runs != fruitless_runs {
                 return;
             }

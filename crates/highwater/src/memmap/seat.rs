@@ -7,15 +7,13 @@
 
 use std::fmt;
 
-use crossbeam_utils::CachePadded;
-
 use super::barrier::Barrier;
 use super::reservation::Reservation;
 use super::token::MemoryId;
 #[cfg(not(loom))]
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::sync::{Arc, CachePadded, LockClass, Rank, RwLock};
 use crate::units::Pfn;
 
 pub(super) use kept::{Former, find, leave, note_used, sit_down};

@@ -38,9 +38,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use crossbeam_utils::CachePadded;
-
 use super::{Gated, Gates, Raised};
+use crate::sync::CachePadded;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
 /// Set in a count that is closed; the count itself is above.

@@ -127,6 +127,10 @@ impl fmt::Debug for Afloat {
 impl OnItsWay<'_> {
     /// Leaves the pages in transit, without this thread.
     pub fn detach(mut self) -> Afloat {
+        debug_assert!(
+            self.is_paid.get() && self.stage.get() == Stage::Framed,
+            "storage brings pages in that are charged and have frames"
+        );
         let lruvec = self.lruvec.take();
         // Without lists, the drop changes no count but the thread's.
         Afloat {

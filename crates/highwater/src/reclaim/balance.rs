@@ -86,6 +86,10 @@ impl ScanCounts {
     }
 
     pub(super) fn set(&mut self, list: LruList, count: u64) {
+        debug_assert!(
+            count == 0 || list != LruList::Unevictable,
+            "unevictable pages are not scanned"
+        );
         self.0[list as usize] = count;
     }
 
@@ -96,11 +100,13 @@ impl ScanCounts {
 
     /// Moves each type's count to its inactive list.
     pub(super) fn by_type(mut self) -> Self {
+        let total = self.total();
         for page_type in PageType::ALL {
             let (inactive, active) = (page_type.inactive(), page_type.active());
             self.set(inactive, self.of(inactive) + self.of(active));
             self.set(active, 0);
         }
+        debug_assert_eq!(self.total(), total, "pages are lost between the lists");
         self
     }
 
@@ -113,6 +119,10 @@ impl ScanCounts {
             self.set(list, count);
             left -= count;
         }
+        debug_assert!(
+            self.of(LruList::InactiveFile) + self.of(LruList::InactiveAnon) <= most,
+            "more than {most} inactive pages"
+        );
         self
     }
 
@@ -128,11 +138,18 @@ impl ScanCounts {
 
     /// Takes up to `cluster` of each list.
     pub(super) fn take(&mut self, cluster: u64) -> Self {
+        let whole = self.total();
         let taken = self.0.map(|count| count.min(cluster));
         for (count, taken) in self.0.iter_mut().zip(taken) {
             *count -= taken;
         }
-        Self(taken)
+        let taken = Self(taken);
+        debug_assert_eq!(
+            self.total() + taken.total(),
+            whole,
+            "what is left and what is taken is not the whole"
+        );
+        taken
     }
 }
 

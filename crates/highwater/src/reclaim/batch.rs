@@ -17,12 +17,10 @@
 //! Source: the add batches of Linux (frames-and-reclaim specification, 9.1). Deviation: small pools
 //! have smaller batches, so that they hide less than one page in 128.
 
-use crossbeam_utils::CachePadded;
-
 use crate::cache::PageKey;
 use crate::percpu;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{LockClass, Mutex, Rank};
+use crate::sync::{CachePadded, LockClass, Mutex, Rank};
 use crate::units::{Pages, Pfn};
 
 static BATCH_LOCK: LockClass = LockClass::new("add_batch", Rank::AddBatch);
@@ -119,6 +117,7 @@ impl Batches {
 fn drain(batch: &Mutex<Batch>, mut spill: impl FnMut(&Batch)) -> usize {
     let mut batch = batch.lock();
     let nr_added = batch.added.len();
+    debug_assert!(batch.len() as u64 <= BATCH_MAX, "a full batch is emptied");
     if batch.len() > 0 {
         spill(&batch);
         batch.clear();

@@ -202,6 +202,11 @@ impl Lists {
         self.lists[list as usize].len
     }
 
+    /// Returns the length of both lists of a type.
+    pub(super) fn len_of(&self, page_type: PageType) -> u64 {
+        self.len(page_type.inactive()) + self.len(page_type.active())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.lists.iter().all(|list| list.len == 0)
     }
@@ -288,6 +293,10 @@ impl Links {
         let from = from.unwrap_or_else(|| unreachable!("{pfn} is on no list"));
         let list = &mut lists.lists[from as usize];
         let (next, prev) = (next.load(Ordering::Relaxed), prev.load(Ordering::Relaxed));
+        debug_assert!(
+            (prev == NIL) == (list.head == pfn.0) && (next == NIL) == (list.tail == pfn.0),
+            "{pfn} and the ends of {from:?} disagree"
+        );
         match self.next(prev) {
             Some(after_prev) => after_prev.store(next, Ordering::Relaxed),
             None => list.head = next,

@@ -224,7 +224,8 @@ impl Lruvec {
     /// Counts a request that waits for pages here or below.
     pub(super) fn note_awaited(&self) {
         // Relaxed: `Sleepers::wait` orders it before the look.
-        self.nr_awaiting.fetch_add(1, Ordering::Relaxed);
+        let before = self.nr_awaiting.fetch_add(1, Ordering::Relaxed);
+        debug_assert_ne!(before, u64::MAX, "more waits have ended than began");
     }
 
     pub(super) fn note_not_awaited(&self) {
@@ -246,7 +247,11 @@ impl Lruvec {
         note_in_hand(signed(count));
         for lruvec in self.chain() {
             // Relaxed: as above.
-            lruvec.nr_isolated[page_type as usize].fetch_add(count, Ordering::Relaxed);
+            let before = lruvec.nr_isolated[page_type as usize].fetch_add(count, Ordering::Relaxed);
+            debug_assert!(
+                before.checked_add(count).is_some(),
+                "more pages were settled than isolated"
+            );
         }
     }
 

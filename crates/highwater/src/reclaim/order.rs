@@ -155,13 +155,20 @@ impl Lruvecs {
         pages: &[Pfn],
         out: &mut Vec<Pfn>,
     ) {
+        let nr_before = out.len();
         let mut lists = lruvec.lock();
+        let nr_listed = lists.len_of(page_type);
         for &pfn in pages {
             if self.is_evictable(cache, lruvec, &lists, pfn, page_type) {
                 self.links.unlink(&mut lists, pfn);
                 out.push(pfn);
             }
         }
+        debug_assert_eq!(
+            lists.len_of(page_type) + (out.len() - nr_before) as u64,
+            nr_listed,
+            "pages left the lists of another type"
+        );
         lruvec.note_sizes(&lists);
     }
 
@@ -171,7 +178,7 @@ impl Lruvecs {
             return;
         };
         for page_type in PageType::ALL {
-            let listed = lists.len(page_type.inactive()) + lists.len(page_type.active());
+            let listed = lists.len_of(page_type);
             let recency = lists.recency(page_type);
             assert_eq!(recency.check(places), listed, "{page_type:?} in order");
             for pfn in recency.oldest_first(places) {

@@ -128,6 +128,7 @@ impl Reclaim {
     /// Progress: batches are drained once, active pages forced once on each side of `low`, dirty
     /// pages written from a certain round on, and `low` is passed once.
     fn tries_harder(&self, scan: &mut Scan<'_>) -> bool {
+        debug_assert!(scan.finds_none(), "a pass that has freed pages is over");
         if !std::mem::replace(&mut scan.has_drained, true) && self.drain_batches() > 0 {
             return true;
         }
@@ -171,6 +172,7 @@ impl Reclaim {
                 scan.outcome.nr_scanned - scanned,
                 scan.outcome.nr_reclaimed - reclaimed,
             );
+            debug_assert!(reclaimed <= scanned, "{reclaimed} pages freed of {scanned}");
             // Terminates: each such round frees a part of the pages to free.
             let gives = reclaimed > 0 && scanned >= self.pool.watermarks().high.0;
             if scan.control.actor == Actor::Background && gives {
@@ -189,6 +191,10 @@ impl Reclaim {
             return;
         };
         let PassPriority { priority, first } = level;
+        debug_assert!(
+            priority <= first,
+            "priority {priority} comes before {first}"
+        );
         self.stats.count_round(priority);
         let mut budget = self.budget(&round, scan);
         let takes_whole = priority == first && self.takes_whole_round(scan.control, budget.pages);
@@ -228,6 +234,10 @@ impl Reclaim {
 
     /// Makes a budget exact after as many looks; returns whether any are left.
     fn extends(&self, budget: &mut Budget, looked: u64, round: &Round, pass: &Pass<'_>) -> bool {
+        debug_assert!(
+            looked >= budget.pages,
+            "a budget is extended that is not used up"
+        );
         if std::mem::replace(&mut budget.is_exact, true) {
             return false;
         }
@@ -319,6 +329,10 @@ impl Reclaim {
                 VisitTaken::Pages(counts) => counts,
                 VisitTaken::NoTurn => {
                     nr_passed += 1;
+                    debug_assert!(
+                        nr_passed <= VISITS_MAX,
+                        "a group that must give has no turn"
+                    );
                     continue;
                 }
                 VisitTaken::Moved if nr_late < VISITS_MAX => {

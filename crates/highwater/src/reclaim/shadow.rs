@@ -28,11 +28,9 @@
 //! Deviation: sets of fixed size instead of entries in the page index, which are exact and live as
 //! long as the file.
 
-use crossbeam_utils::CachePadded;
-
 use super::recency::{STAMP_BITS, Stamp};
 use crate::cache::PageKey;
-use crate::sync::{LockClass, Mutex, Rank};
+use crate::sync::{CachePadded, LockClass, Mutex, Rank};
 use crate::units::{GroupId, Pages};
 
 /// Class of the locks of shards of shadows.
@@ -191,6 +189,13 @@ impl Shadows {
         let Spot { set, name } = self.spot(key);
         let age = Age::of(shadow.age, self.unit);
         let group = u64::from(shadow.group.0);
+        debug_assert!(
+            shadow
+                .stamp
+                .is_none_or(|stamp| u64::from(stamp.0) <= STAMP_MASK),
+            "{:?} has more bits than a shadow has for it",
+            shadow.stamp
+        );
         let origin = match shadow.stamp {
             Some(Stamp(stamp)) => {
                 1 << (TAG_BITS + STAMP_BITS) | (group & TAG_MASK) << STAMP_BITS | u64::from(stamp)
@@ -210,6 +215,7 @@ impl Shadows {
         let Spot { set, name } = self.spot(key);
         let (shard, at) = self.shard(set);
         let word = take(shard.lock().set(at), name)?;
+        debug_assert_ne!(word >> GROUP_SHIFT, 0, "a shadow is of no group");
         Some(Recalled {
             origin: word >> GROUP_SHIFT,
             age: Age {
@@ -260,6 +266,13 @@ fn insert(set: &mut [u64], word: u64) {
     let at = set.iter().position(is_free).unwrap_or(SET_LEN - 1);
     set.copy_within(..at, 1);
     set[0] = word;
+    debug_assert!(
+        word != 0
+            && !set[1..]
+                .iter()
+                .any(|kept| *kept != 0 && *kept & NAME_MASK == name),
+        "a page has two shadows, or an empty one"
+    );
 }
 
 /// Removes and returns the shadow of a name.
@@ -269,6 +282,7 @@ fn take(set: &mut [u64], name: u64) -> Option<u64> {
     let word = set[at];
     set.copy_within(at + 1.., at);
     set[SET_LEN - 1] = 0;
+    debug_assert!(!set.iter().any(is_its), "a page has two shadows");
     Some(word)
 }
 

@@ -64,6 +64,10 @@ impl Reclaim {
                 };
             }
         }
+        debug_assert!(
+            scan.outcome.nr_reclaimed - before <= step.exposed,
+            "a group has given protected pages"
+        );
         if step.trims_anon && step.counts.of(LruList::ActiveAnon) == 0 {
             cluster.page_type = PageType::Anon;
             cluster.from = ScanFrom::List(Side::Active);
@@ -273,6 +277,11 @@ impl Reclaim {
                 None => scan.scratch.putback.push((pfn, self.side_of(pfn).into())),
             }
         }
+        debug_assert_eq!(
+            scan.scratch.putback.len() + scan.scratch.candidates.len(),
+            scan.scratch.isolated.len(),
+            "each isolated page is put back or a candidate"
+        );
     }
 
     /// Returns a page's placement; `None` if it is to be evicted, and clean.
@@ -373,6 +382,10 @@ impl Reclaim {
             Ok(WrittenBack::Written | WrittenBack::Awaited(_)) => {
                 self.stats.nr_vmscan_write.add(1);
                 scan.scratch.nr_written += 1;
+                debug_assert!(
+                    scan.scratch.nr_written <= scan.scratch.isolated.len() as u64,
+                    "{pfn}: more pages were written back than isolated"
+                );
                 Ok(())
             }
             // A page whose latch is held will not be evicted.

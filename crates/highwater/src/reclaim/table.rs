@@ -37,7 +37,13 @@ impl LruvecPlace {
     /// Removes the lists; `gap` exceeds any refault distance that counts.
     fn take(&mut self, gap: u64) -> Option<LruvecRef> {
         let former = self.lists.take()?;
-        self.next_clock = former.last_clock() + gap;
+        let last_clock = former.last_clock();
+        debug_assert!(
+            last_clock >= self.next_clock,
+            "a clock of {} went back",
+            former.group().id()
+        );
+        self.next_clock = last_clock + gap;
         Some(former)
     }
 }
@@ -83,6 +89,11 @@ impl Lruvecs {
 
     /// Keeps the order of accesses if a policy needs it. There are no pages yet.
     pub(super) fn keep_order_for(&mut self, policy: &dyn EvictionPolicy) {
+        debug_assert_eq!(
+            self.sizes_of(|_| true).total(),
+            Pages::ZERO,
+            "pages on lists are in no order"
+        );
         let frames = Pages(self.links.nr_frames() as u64);
         self.places = policy.is_bounded().then(|| Places::new(frames));
     }
@@ -122,6 +133,7 @@ impl Lruvecs {
 
     /// Removes a group's lists, unless a later group of the same number has replaced them.
     pub(super) fn remove(&self, group: &GroupNode) -> Option<LruvecRef> {
+        debug_assert!(group.parent_id().is_some(), "the root's lists are removed");
         let mut table = self.table.write();
         let place = table.get_mut(group.id().index())?;
         let is_its = place.lists.as_ref().is_some_and(|it| it.group() == group);
@@ -252,9 +264,14 @@ impl Lruvecs {
         count: u64,
         out: &mut Vec<Pfn>,
     ) {
+        let nr_before = out.len() as u64;
         let mut lists = lruvec.lock();
         let pop = |_| self.links.pop_tail(&mut lists, from);
         out.extend((0..count).map_while(pop));
+        debug_assert!(
+            out.len() as u64 == nr_before + count || lists.len(from) == 0,
+            "{from:?} has pages left and no tail"
+        );
         lruvec.note_sizes(&lists);
     }
 
@@ -268,13 +285,17 @@ impl Lruvecs {
     ) -> Option<Isolated> {
         let lruvec = self.get(cache.group_of(pfn))?;
         let mut lists = lruvec.lock();
-        self.list_within(cache, &lruvec, &lists, pfn)?;
+        let list = self.list_within(cache, &lruvec, &lists, pfn)?;
         if !is_it() {
             return None;
         }
         // Counted before it is isolated: a thread that finds the lists empty knows that pages may
         // come back.
         let isolated = Isolated::note(cache, &lruvec, pfn);
+        debug_assert!(
+            list.page_type().is_none_or(|it| it == isolated.page_type),
+            "{pfn} is on {list:?}, a list of the other type"
+        );
         self.links.unlink(&mut lists, pfn);
         lruvec.note_sizes(&lists);
         Some(isolated)
@@ -341,7 +362,9 @@ impl Lruvecs {
         }
         self.links.unlink(&mut lists, pfn);
         cache.clear_flag(pfn, PageFlag::Active);
-        self.links.push_tail(&mut lists, pfn, list_for(cache, pfn));
+        let to = list_for(cache, pfn);
+        debug_assert!(!to.is_active(), "{pfn} is put at the tail of {to:?}");
+        self.links.push_tail(&mut lists, pfn, to);
         lruvec.note_sizes(&lists);
         true
     }

@@ -31,8 +31,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crossbeam_utils::CachePadded;
-
+use super::CachePadded;
 use super::atomic::{AtomicU64, Ordering, fence};
 use super::block::block_on;
 use super::lock::{HeldRank, LockClass, Mutex, Rank};

@@ -14,6 +14,7 @@ mod block;
 mod held;
 mod latch;
 mod lock;
+mod padded;
 mod stat;
 mod times;
 
@@ -28,6 +29,7 @@ pub use lock::{
     Condvar, LockClass, LockEvents, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard,
     RwLockWriteGuard,
 };
+pub use padded::CachePadded;
 pub use stat::{Sequence, StatCell};
 pub use times::{Histogram, HistogramCells, Hold, LockTimes, SAMPLED, TimeRecorder};
 

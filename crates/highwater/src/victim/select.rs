@@ -70,6 +70,10 @@ impl<'a, Id: Copy + Ord> Lent<'a, Id> {
 
 impl<Id: Copy + Ord> Drop for Lent<'_, Id> {
     fn drop(&mut self) {
+        debug_assert!(
+            self.place.is_empty(),
+            "entries were kept beside the lent ones"
+        );
         *self.place = mem::take(&mut self.heap).into_vec();
     }
 }
@@ -196,6 +200,10 @@ impl<Id: Copy + Ord> Selector<Id> {
             self.entries.sort_unstable();
             search.began_pass();
         };
+        debug_assert!(
+            rival.is_none_or(|rival| !search.leads_unread(rival.id)),
+            "the victim is its own rival"
+        );
         self.entries.clear();
         search.conclude(rival)
     }
@@ -282,6 +290,11 @@ impl<Id: Copy + Ord> SelectPass<Id> {
         if self.dying.is_none_or(is_larger) {
             self.dying = Some((id, usage));
         }
+        debug_assert!(
+            self.dying
+                .is_some_and(|(_, known)| known.high >= usage.high),
+            "the dying candidate that may use most is not waited for"
+        );
     }
 
     /// Compares a candidate's lower bound with the highest.

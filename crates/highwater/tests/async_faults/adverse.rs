@@ -14,7 +14,7 @@ fn over_test_file(pages: u64) -> (Manager, Mapping, std::sync::Arc<TestFile>) {
 }
 
 fn number_of(read: &Result<PinnedPage, ReadError>) -> u64 {
-    let bytes = read.as_ref().unwrap().bytes();
+    let bytes: &[u8] = &read.as_ref().unwrap()[..];
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }
 
@@ -103,7 +103,7 @@ fn the_last_page_may_be_partial() {
             let read = hw.block_on(map.read_async(3)).unwrap();
             let mut expected = bytes_of(3);
             expected[100..].fill(0);
-            assert!(read.bytes()[..] == expected[..], "{engine}");
+            assert!(read[..] == expected[..], "{engine}");
             Scene::is_right(2, &hw.block_on(map.read_async(2)));
         }
     }

@@ -78,7 +78,7 @@ impl Walk<'_> {
         reads.retain(|_, (page, read)| match read.as_mut().poll(context) {
             Poll::Pending => true,
             Poll::Ready(Ok(read)) => {
-                is_page(*page, read.bytes(), *seed);
+                is_page(*page, &read, *seed);
                 kept.push(read);
                 kept.truncate(16);
                 false

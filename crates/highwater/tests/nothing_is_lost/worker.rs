@@ -294,7 +294,7 @@ impl<'a> Worker<'a> {
             Ok(pin) => {
                 assert!(!was_gone, "page {page} was pinned after it was unmapped");
                 let (model, page) = (Arc::clone(&mapped.of.model), mapped.first + page);
-                model.assert_page(pin.bytes(), page);
+                model.assert_page(&pin, page);
                 self.pins.push((pin, model, page));
                 self.count("pinned");
             }
@@ -311,7 +311,7 @@ impl<'a> Worker<'a> {
         }
         let (pin, model, page) = self.pins.swap_remove(self.rng.usize(..self.pins.len()));
         self.begin("unpinning", page);
-        model.assert_page(pin.bytes(), page);
+        model.assert_page(&pin, page);
         Some(pin)
     }
 

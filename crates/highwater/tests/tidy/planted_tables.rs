@@ -11,6 +11,54 @@ const TUNING: &str = "crates/highwater/docs/tuning.md";
 const GROUP: &str = "crates/highwater/src/manager/group.rs";
 const ZONE: &str = "crates/highwater/src/frame/zone.rs";
 
+/// Ten words.
+macro_rules! ten {
+    () => {
+        "one two three four five six seven eight nine ten "
+    };
+}
+
+/// A hundred words.
+macro_rules! hundred {
+    () => {
+        concat!(
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!()
+        )
+    };
+}
+
+/// 690 words.
+macro_rules! words_690 {
+    () => {
+        concat!(
+            hundred!(),
+            hundred!(),
+            hundred!(),
+            hundred!(),
+            hundred!(),
+            hundred!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!(),
+            ten!()
+        )
+    };
+}
+
 /// Every planted workspace.
 pub(crate) const PLANTED: &[Planted] = &[
     plant(
@@ -143,6 +191,28 @@ pub(crate) const PLANTED: &[Planted] = &[
             "//! G.\nimpl Group {\n    /// ```\n    /// ```\n    #[must_use]\n    \
              pub fn a(&self) {\n    }\n\n    pub(super) fn b(&self) {\n    }\n}\n\n\
              impl Core {\n    pub fn c(&self) {\n    }\n}\n",
+        )],
+        &[],
+    ),
+    plant(
+        "long documents",
+        &[(
+            "README.md",
+            concat!(
+                words_690!(),
+                " 1 2 [3](4 5) 6 7\n```text\n8 9\n```\n8 - 9 10 11 12 13\n"
+            ),
+        )],
+        &[("README.md", 0)],
+    ),
+    plant(
+        "long documents",
+        &[(
+            "README.md",
+            concat!(
+                words_690!(),
+                " 1 2 [3](4 5) 6 7\n```text\n8 9\n```\n8 - 9 10 11 12\n"
+            ),
         )],
         &[],
     ),

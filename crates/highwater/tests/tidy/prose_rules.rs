@@ -1,4 +1,5 @@
-//! Rules about prose: the width of its lines, and words that treat threads and code as persons.
+//! Rules about prose: the width of its lines, words that treat threads and code as persons, and the
+//! length of the documents that a newcomer reads first.
 
 use super::text_rules::has_extension;
 use super::tree::{File, Finding, Tree};
@@ -20,6 +21,9 @@ const PERSONS: &[&str] = &[
     concat!("any", "body"),
 ];
 
+/// Words that a document has at most.
+const WORDS_MAX: &[(&str, usize)] = &[("README.md", 700), ("ARCHITECTURE.md", 1_500)];
+
 /// Comments, messages and documents hold no [`PERSONS`].
 pub(crate) fn persons(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().flat_map(persons_of).collect()
@@ -29,6 +33,33 @@ pub(crate) fn persons(tree: &Tree) -> Vec<Finding> {
 /// and a link alone on its line are exempt.
 pub(crate) fn wide_lines(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().flat_map(wide_lines_of).collect()
+}
+
+/// The documents of [`WORDS_MAX`] keep to it. A word holds a letter or digit; the address of a link
+/// is no word, and fenced blocks hold none.
+pub(crate) fn long_documents(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, words_max) in WORDS_MAX {
+        let Some(file) = tree.get(path) else { continue };
+        let words = words_of(&file.text);
+        if words > *words_max {
+            findings.push(file.finding(0, format!("{words} words (limit {words_max})")));
+        }
+    }
+    findings
+}
+
+fn words_of(document: &str) -> usize {
+    let unfenced = document.split("\n```").step_by(2);
+    let is_word = |word: &&str| word.chars().any(char::is_alphanumeric);
+    let words_in = |text: &str| text.split_whitespace().filter(is_word).count();
+    let mut words = 0;
+    for text in unfenced {
+        let (first, linked) = text.split_once("](").unwrap_or((text, ""));
+        let after_address = |text: &str| text.split_once(')').map_or(0, |(_, rest)| words_in(rest));
+        words += words_in(first) + linked.split("](").map(after_address).sum::<usize>();
+    }
+    words
 }
 
 fn persons_of(file: &File) -> Vec<Finding> {

@@ -51,8 +51,6 @@ mod tests;
 #[cfg(all(test, not(loom)))]
 mod twin_tests;
 
-use crossbeam_utils::CachePadded;
-
 pub(super) use list::is_listed;
 pub use policy::{AutoTuned, PcpPolicy};
 #[cfg(feature = "lab")]
@@ -64,6 +62,7 @@ use super::counters::Events;
 use super::{ListInfo, PcpCounters};
 use crate::memmap::{Frame, FrameMemory};
 use crate::percpu::{Regime, Stacks};
+use crate::sync::CachePadded;
 use crate::sync::LockClass;
 use crate::sync::Rank;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

@@ -20,11 +20,9 @@
 //! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
-use crossbeam_utils::CachePadded;
-
 use crate::percpu::{Blocks, Gates, Published};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::sync::{Arc, CachePadded, LockClass, Rank, RwLock};
 use crate::units::{CpuId, GroupId};
 
 use super::cell::{Cell, Site, Words};

@@ -67,6 +67,7 @@ impl DriverSignal {
     /// Returns whether it was woken since the last call.
     fn take(&self) -> bool {
         let mut state = self.state.lock();
+        debug_assert_ne!(*state, DriverSleep::Parked, "a driver sleeps while it runs");
         let was_woken = *state == DriverSleep::Woken;
         *state = DriverSleep::Awake;
         was_woken
@@ -75,6 +76,10 @@ impl DriverSignal {
     /// Begins a sleep, unless it was woken.
     fn may_sleep(&self, how: DriverSleep) -> bool {
         let mut state = self.state.lock();
+        debug_assert!(
+            matches!(*state, DriverSleep::Awake | DriverSleep::Woken),
+            "a driver is {state:?} before it sleeps"
+        );
         let may = *state != DriverSleep::Woken;
         if may {
             *state = how;
@@ -90,6 +95,7 @@ impl DriverSignal {
         while *state == DriverSleep::Parked {
             self.woken.wait(&mut state);
         }
+        debug_assert_eq!(*state, DriverSleep::Woken, "a wake alone ends the sleep");
     }
 
     /// Returns the bell, if the process may have another open file.
@@ -117,6 +123,7 @@ impl<'a> Driving<'a> {
 
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
+        debug_assert!(is_driving(&self.core.io), "the inner driver ends first");
         DRIVEN.set(self.before);
         self.core.io.reaper.note_driver_gone();
         // Reads that it leaves behind.
@@ -152,7 +159,7 @@ impl Manager {
     ///     }
     ///     Ok::<_, highwater::ReadError>(pages)
     /// })?;
-    /// assert_eq!(pages[0].bytes(), &[7; 4096]);
+    /// assert_eq!(*pages[0], [7; 4096]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {

@@ -100,6 +100,7 @@ impl RingLoad {
 
     fn into_flight(self, frames: Vec<Frame>) -> Flight {
         let Self { keys, mut flight } = self;
+        debug_assert_eq!(keys.len(), frames.len(), "each page has its frame");
         let parts = keys.into_iter().zip(frames);
         let filling = parts.map(|(key, frame)| Filling::from_parts(key, frame));
         flight.cargo.filling.extend(filling);
@@ -374,6 +375,11 @@ impl Core {
         } = flight;
         let aboard = self.io.flights.aboard(area.file().id());
         let first = cargo.filling[0].key();
+        debug_assert!(
+            !matches!(read, Ok(pages) if pages == 0 || pages > cargo.filling.len()),
+            "{read:?} of {} pages",
+            cargo.filling.len()
+        );
         let mut fills = Fills::ashore(self, FillSource::of(&area), cargo, aboard);
         fills.give_up(*read.as_ref().unwrap_or(&0));
         let waker = match (read, wanted) {

@@ -64,13 +64,15 @@ impl Reaper {
     /// Counts a thread that no longer drives.
     pub(super) fn note_driver_gone(&self) {
         // Relaxed: see the field.
-        self.drivers.fetch_sub(1, Ordering::Relaxed);
+        let before = self.drivers.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a thread drives before it leaves");
     }
 
     /// Ends the thread.
     pub(super) fn end(&self) {
         let thread = {
             let mut state = self.state.lock();
+            debug_assert!(!state.is_ending, "the thread ends once");
             state.is_ending = true;
             state.thread.take()
         };
@@ -106,6 +108,7 @@ impl Core {
             state.is_missing = state.thread.is_none();
         }
         if !state.is_missing {
+            debug_assert!(state.thread.is_some(), "a thread serves");
             state.is_serving = true;
             drop(state);
             reaper.called.notify_one();
@@ -125,7 +128,8 @@ impl Core {
         let works_on = self.io.core()?;
         let bell = Bell::new()
             .inspect_err(|error| tracing::warn!(%error, "no thread reaps asynchronous reads"));
-        let _ = self.io.reaper.bell.set(bell.ok()?);
+        let is_first = self.io.reaper.bell.set(bell.ok()?).is_ok();
+        debug_assert!(is_first, "the thread is started once");
         let builder = thread::Builder::new().name("highwater-reaper".into());
         let started = builder.spawn(move || works_on.reap_for_ever());
         started
@@ -170,6 +174,7 @@ impl Reaper {
             if state.is_ending {
                 return false;
             }
+            debug_assert!(state.thread.is_some(), "the thread is known while it runs");
             if state.is_serving {
                 // Relaxed: see the field.
                 let is_driven = self.drivers.load(Ordering::Relaxed) > 0;

@@ -104,6 +104,11 @@ impl ReadThreads {
                 return None;
             }
             state.nr_idle += 1;
+            debug_assert!(
+                state.nr_idle <= THREADS_MAX,
+                "{} idle threads",
+                state.nr_idle
+            );
             self.woken.wait(&mut state);
             state.nr_idle -= 1;
         }
@@ -113,6 +118,10 @@ impl ReadThreads {
     pub(super) fn end(&self) {
         let threads = {
             let mut state = self.state.lock();
+            debug_assert!(
+                state.queue.is_empty(),
+                "files are closed before the threads end"
+            );
             state.is_ending = true;
             std::mem::take(&mut state.threads)
         };

@@ -127,6 +127,10 @@ impl Assembly {
             waiting: numbers.waiting,
         };
         groups.push(group);
+        debug_assert!(
+            self.by_id.len() <= groups.len(),
+            "each number is that of a group"
+        );
         Some(())
     }
 

@@ -66,6 +66,7 @@ impl FileHeader {
         rest.text(clip(&self.program, Self::PROGRAM_MAX));
         let crc = crc32fast::hash(&out);
         out.extend_from_slice(&crc.to_le_bytes());
+        debug_assert!(out.len() <= HEADER_MAX, "a header of {} bytes", out.len());
         out
     }
 
@@ -174,6 +175,11 @@ pub(super) struct RecordHead {
 impl RecordHead {
     /// Writes the header into the first bytes of `record`, whose payload is complete.
     pub(super) fn seal(self, record: &mut [u8]) {
+        debug_assert_eq!(
+            record.len(),
+            RECORD_HEAD + self.len as usize,
+            "a header tells the length of its record"
+        );
         record[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
         record[8..12].copy_from_slice(&self.len.to_le_bytes());
         record[12..16].copy_from_slice(&u32::from(self.kind as u8).to_le_bytes());

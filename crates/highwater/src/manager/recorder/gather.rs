@@ -136,6 +136,10 @@ impl Scribe {
             TickKind::Changes => self.write_changes(core, now),
             TickKind::Nothing => Ok(()),
         });
+        debug_assert!(
+            due != TickKind::Everything || self.ring.newest() > seq,
+            "a whole moment has a record"
+        );
         // A tick without a record says nothing about the disk.
         if self.ring.newest() > seq {
             result = result.and(self.ring.hint());
@@ -179,6 +183,7 @@ impl Scribe {
     fn write_all(&mut self, core: &Core, now: Duration) -> io::Result<()> {
         self.look_at_queues(&core.groups, now, usize::MAX);
         self.tick += 1;
+        debug_assert!(self.whole.0 < self.tick, "moments are numbered upwards");
         (self.whole, self.ticked_at) = ((self.tick, now), now);
         let mut part = Part::begin(self, now);
         part.groups(core)?;
@@ -193,6 +198,10 @@ impl Scribe {
         self.ticked_at = now;
         self.look_at_queues(&core.groups, now, COUNTED_MAX);
         let mut groups = std::mem::take(&mut self.groups);
+        debug_assert!(
+            groups.is_empty() || self.whole.0 > 0,
+            "groups are listed by a whole moment"
+        );
         let written = self.write_changed(core, &mut groups, now);
         self.groups = groups;
         written
@@ -218,9 +227,11 @@ impl Scribe {
                 self.begin_changes();
             }
             let numbers = self.numbers(&group, now);
+            let before = self.record.len();
             let mut out = Out(&mut self.record);
             out.number(u64::from(group.id().0));
             numbers.encode(&mut out);
+            debug_assert!(self.record.len() - before <= ITEM_MAX, "a long {numbers:?}");
             *seen = look;
             if self.record.len() > RECORD_HEAD + PAYLOAD_MAX - ITEM_MAX {
                 self.append(Kind::Changed, now)?;
@@ -234,6 +245,12 @@ impl Scribe {
     }
 
     fn begin_changes(&mut self) {
+        debug_assert!(
+            0 < self.whole.0 && self.whole.0 < self.tick,
+            "moment {} changes {}",
+            self.tick,
+            self.whole.0
+        );
         self.begin();
         let mut out = Out(&mut self.record);
         out.byte(0);
@@ -263,6 +280,10 @@ impl Scribe {
         if !groups.wait_queues(charges_max, &mut self.spare) {
             return;
         }
+        debug_assert!(
+            self.spare.is_sorted_by(|one, next| one.group < next.group),
+            "queues are searched by group"
+        );
         std::mem::swap(&mut self.queues, &mut self.queues_before);
         let before = &self.queues_before;
         let since = |view: &QueueView| {
@@ -355,6 +376,10 @@ impl<'a> Part<'a> {
     }
 
     fn open(&mut self) {
+        debug_assert_eq!(
+            self.scribe.tick, self.scribe.whole.0,
+            "a part is of a whole moment"
+        );
         self.scribe.begin();
         let mut out = Out(&mut self.scribe.record);
         out.byte(0);
@@ -364,6 +389,10 @@ impl<'a> Part<'a> {
 
     /// Begins an item, in a new part if this one has no room for it.
     fn item(&mut self, item: Item) -> io::Result<Out<'_>> {
+        debug_assert!(
+            self.scribe.record.len() <= RECORD_HEAD + PAYLOAD_MAX,
+            "an item is above {ITEM_MAX} bytes"
+        );
         if self.scribe.record.len() > RECORD_HEAD + PAYLOAD_MAX - ITEM_MAX {
             self.scribe.append(Kind::Whole, self.now)?;
             self.number += 1;
@@ -375,6 +404,10 @@ impl<'a> Part<'a> {
     }
 
     fn end(self) -> io::Result<()> {
+        debug_assert_eq!(
+            self.scribe.record[RECORD_HEAD], 0,
+            "a moment has one last part"
+        );
         self.scribe.record[RECORD_HEAD] = 1;
         self.scribe.append(Kind::Whole, self.now)
     }
@@ -393,6 +426,11 @@ impl<'a> Part<'a> {
             out.text(group.name());
             numbers.encode(&mut out);
         }
+        debug_assert_eq!(
+            self.scribe.groups.len(),
+            nodes.len(),
+            "each group is listed"
+        );
         Ok(())
     }
 
@@ -467,6 +505,11 @@ impl<'a> Part<'a> {
             files.truncate(FILES_MAX);
             self.item(Item::FilesOmitted)?.number(omitted as u64);
         }
+        debug_assert!(
+            files.len() <= FILES_MAX,
+            "{} files in a moment",
+            files.len()
+        );
         files.sort_by_key(|(resident, _)| std::cmp::Reverse(resident.value));
         for (resident, file) in files {
             let name = match (file.id().kind(), file.system_file()) {

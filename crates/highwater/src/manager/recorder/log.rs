@@ -153,6 +153,7 @@ impl Log {
 
     /// Adds a record of moment `tick`, which changes the whole moment `base` or is a part of it.
     fn add_part(&mut self, (tick, base): (u64, u64), time: Duration, place: RecordPlace) {
+        debug_assert!(base <= tick, "moment {tick} changes a later one, {base}");
         let found = self.ticks.entry(tick).or_insert(Tick {
             time,
             base,
@@ -184,5 +185,15 @@ impl Log {
         let nr_victims = self.victims_at.partition_point(|at| *at < oldest);
         self.victims_at.drain(..nr_victims);
         self.victims.drain(..nr_victims);
+        debug_assert_eq!(
+            self.marks.len(),
+            self.marks_at.len(),
+            "each mark has a place"
+        );
+        debug_assert_eq!(
+            self.victims.len(),
+            self.victims_at.len(),
+            "each victim has a place"
+        );
     }
 }

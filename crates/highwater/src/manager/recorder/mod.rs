@@ -128,7 +128,8 @@ struct HeldScribe<'a> {
 
 impl Drop for HeldScribe<'_> {
     fn drop(&mut self) {
-        *self.recorder.scribe.lock() = self.scribe.take();
+        let former = std::mem::replace(&mut *self.recorder.scribe.lock(), self.scribe.take());
+        debug_assert!(former.is_none(), "a recording has one scribe");
     }
 }
 
@@ -178,7 +179,8 @@ impl Manager {
     /// hw.record_tick(); // in a loop of the program
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn record_tick(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn record_tick(&self) {
         self.core().record_tick();
     }
 
@@ -293,6 +295,10 @@ impl Recorder {
             true => notes.queue.push_back(note),
             false => notes.nr_lost += 1,
         }
+        debug_assert!(
+            notes.nr_lost == 0 || notes.queue.len() == NOTES_MAX,
+            "notes were lost beside free room"
+        );
         notes.is_nudged = true;
         self.woken.notify_one();
         notes.has_thread
@@ -332,6 +338,11 @@ impl Recorder {
 
     fn take_notes(&self, core: &Core) -> VecDeque<Note> {
         let mut notes = self.notes.lock();
+        debug_assert!(
+            notes.queue.len() <= NOTES_MAX,
+            "{} notes wait",
+            notes.queue.len()
+        );
         let nr_lost = std::mem::take(&mut notes.nr_lost);
         if nr_lost > 0 {
             let text = format!("{nr_lost} marks and victims were not recorded: too many at once");
@@ -342,6 +353,10 @@ impl Recorder {
 
     /// Records everything once more, and the orderly end.
     fn end(&self, core: &Core) {
+        debug_assert!(
+            self.notes.lock().is_ending,
+            "the thread ends before the recording"
+        );
         self.record(core, |_| TickKind::Everything);
         if let Some(mut held) = self.take() {
             let scribe = held.scribe.as_mut().expect("taken above");

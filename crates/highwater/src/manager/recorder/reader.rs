@@ -386,9 +386,11 @@ impl Recording {
         }
         found.sort_by_key(|record| record.head.seq);
         self.log = Log::with_torn(self.log.nr_torn + nr_torn);
+        let nr_found = found.len() as u64;
         for record in found {
             self.log.add(record, ring);
         }
+        debug_assert_eq!(self.log.nr_records, nr_found, "each record is in the log");
         Ok(())
     }
 
@@ -407,6 +409,10 @@ impl Recording {
             let Some(record) = found.next().transpose()? else {
                 break;
             };
+            debug_assert!(
+                record.head.seq > self.log.seq,
+                "records are followed in order"
+            );
             left = left.saturating_sub(record.head.size());
             self.log.add(record, ring);
         }

@@ -22,7 +22,10 @@ impl RecorderThread {
         let thread = match (background, &core.recorder) {
             (Background::Thread, Some(recorder)) => {
                 // Before the thread can end and clear it.
-                recorder.notes.lock().has_thread = true;
+                let mut notes = recorder.notes.lock();
+                debug_assert!(!notes.has_thread, "a recording has one thread");
+                notes.has_thread = true;
+                drop(notes);
                 let works_on = Arc::clone(&core);
                 let builder = thread::Builder::new().name("highwater-recorder".into());
                 Some(builder.spawn(move || works_on.record_for_ever())?)
@@ -38,7 +41,10 @@ impl Drop for RecorderThread {
         let Some(recorder) = &self.core.recorder else {
             return;
         };
-        recorder.notes.lock().is_ending = true;
+        let mut notes = recorder.notes.lock();
+        debug_assert!(!notes.is_ending, "a recording ends once");
+        notes.is_ending = true;
+        drop(notes);
         recorder.woken.notify_one();
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
@@ -79,6 +85,7 @@ impl Recorder {
         if !notes.is_nudged && !notes.is_ending {
             self.woken.wait_for(&mut notes, TICK_PERIOD);
         }
+        debug_assert!(notes.has_thread, "the thread is known while it runs");
         notes.is_nudged = false;
         !notes.is_ending
     }

@@ -51,12 +51,11 @@ mod tests;
 
 use std::fmt;
 
-use crossbeam_utils::CachePadded;
-
 use super::cells::RETRIES_MAX;
 use super::sequences::{Addition, On, Stationed};
 use super::{Area, Regime, Sequences, current_cpu};
 use crate::memmap::Unreached;
+use crate::sync::CachePadded;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::units::CpuId;
 

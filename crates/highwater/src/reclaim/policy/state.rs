@@ -103,6 +103,7 @@ impl PolicyState {
     }
 
     pub(super) fn set_target(&self, target: u64) {
+        debug_assert_ne!(target, UNKNOWN, "stands for no length");
         self.target.store(target, Ordering::Relaxed);
     }
 

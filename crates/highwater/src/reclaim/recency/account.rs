@@ -33,6 +33,10 @@ struct Count {
 impl Count {
     /// Replaces a part of it.
     const fn replace(&mut self, part: Self, by: Self) {
+        debug_assert!(
+            self.pages >= part.pages && self.absent >= part.absent,
+            "a part is taken out that was not counted"
+        );
         self.pages = self.pages + by.pages - part.pages;
         self.absent = self.absent + by.absent - part.absent;
     }
@@ -102,6 +106,12 @@ impl Epochs {
                 _ => bound.age += 1,
             }
         }
+        debug_assert!(self.bounds_agree(), "an epoch moves the bounds apart");
+    }
+
+    /// Returns whether the bounds are in order: a longer LRU list ends no earlier.
+    const fn bounds_agree(&self) -> bool {
+        self.bound.age <= self.wide.age && self.wide.age <= KEPT_EPOCHS
     }
 
     /// Counts a page of the cache.
@@ -137,6 +147,10 @@ impl Epochs {
         let count = &mut self.counts[index(stamp)];
         let before = *count;
         change(count);
+        debug_assert!(
+            count.pages.abs_diff(before.pages) <= 1 && count.absent.abs_diff(before.absent) <= 1,
+            "more than one page changes at once"
+        );
         for bound in [&mut self.bound, &mut self.wide] {
             if age < bound.age {
                 bound.younger.replace(before, *count);
@@ -148,6 +162,10 @@ impl Epochs {
     pub(super) fn set_bounds(&mut self, len: u64, wide: u64) {
         Self::set_bound(&mut self.bound, &self.counts, self.now, len);
         Self::set_bound(&mut self.wide, &self.counts, self.now, wide);
+        debug_assert!(
+            len <= wide && self.bounds_agree(),
+            "a longer LRU list ends earlier"
+        );
     }
 
     fn set_bound(bound: &mut Bound, counts: &[Count; KEPT], now: Stamp, len: u64) {
@@ -168,6 +186,11 @@ impl Epochs {
                 ONE * room / i64::from(of(age).pages).max(1)
             }
         };
+        debug_assert!(
+            (0..=ONE).contains(&bound.share),
+            "{} is no share of an epoch",
+            bound.share
+        );
     }
 
     /// Returns the share of the pages last accessed in an epoch that LRU has.
@@ -217,12 +240,17 @@ pub(super) struct MissAccount {
 impl MissAccount {
     /// Counts a refault of a page that LRU has with that share.
     pub(super) const fn refault(&mut self, share: i64) {
+        debug_assert!(0 <= share && share <= ONE, "a refault is one miss at most");
         self.debt += share;
         self.avoidable += ONE - share;
     }
 
     /// Counts an access to a page of the cache. What is saved covers half a capacity of debts.
     pub(super) fn hit(&mut self, share: i64, capacity: i64) {
+        debug_assert!(
+            (0..=ONE).contains(&share),
+            "{share} is no share of an access"
+        );
         self.debt = (self.debt + share - ONE).max(-ONE * capacity / 2);
         self.avoidable += ONE - share;
     }

@@ -142,6 +142,7 @@ impl Places {
     }
 
     fn set_newer(&self, frame: u32, newer: u32) {
+        debug_assert_ne!(newer, frame, "F{frame} is its own neighbour");
         self.0[frame as usize].0.0.store(newer, Ordering::Relaxed);
     }
 
@@ -158,6 +159,7 @@ impl Places {
     }
 
     fn replace_older(&self, frame: u32, older: u32) -> u32 {
+        debug_assert_ne!(older, frame, "F{frame} is its own neighbour");
         let word = &self.0[frame as usize].0.1;
         let was = word.load(Ordering::Relaxed);
         word.store(older, Ordering::Relaxed);
@@ -285,6 +287,7 @@ impl Recency {
 
     /// Begins an epoch.
     fn advance(&mut self, places: &Places) {
+        debug_assert_eq!(self.until_next, 0, "an epoch ends before its last page");
         self.until_next = (self.len / EPOCHS).max(1);
         self.epochs.begin();
         let delay = (u64::from(DELAY) * self.len / EPOCHS).min(u64::from(DELAY));
@@ -297,12 +300,17 @@ impl Recency {
 
     /// Counts a page in the epoch of its stamp.
     fn count(&mut self, places: &Places, pfn: Pfn, stamp: Stamp) {
+        debug_assert!(
+            self.epochs.age(stamp) <= AGE_MAX,
+            "{pfn} is counted too late"
+        );
         places.set_word(pfn, IN_ORDER | stamp.0);
         self.epochs.enter(stamp);
     }
 
     /// Puts a page behind `newer`, or at the head.
     fn link(&mut self, places: &Places, pfn: Pfn, newer: u32) {
+        debug_assert_ne!(newer, pfn.0, "{pfn} is put behind itself");
         let older = match newer {
             NIL => std::mem::replace(&mut self.head, pfn.0),
             newer => places.replace_older(newer, pfn.0),
@@ -317,6 +325,10 @@ impl Recency {
 
     fn unlink(&mut self, places: &Places, pfn: Pfn) {
         let (newer, older) = (places.newer(pfn.0), places.older(pfn.0));
+        debug_assert!(
+            (newer == NIL) == (self.head == pfn.0) && (older == NIL) == (self.tail == pfn.0),
+            "{pfn} and the ends of the order disagree"
+        );
         match newer {
             NIL => self.head = older,
             newer => _ = places.replace_older(newer, older),
@@ -335,6 +347,7 @@ impl Recency {
     /// Records an access that was found now.
     pub fn touch(&mut self, places: &Places, pfn: Pfn) {
         let capacity = self.capacity();
+        debug_assert!(capacity > 0, "{pfn} was accessed in an empty order");
         let share = self.epochs.wide_share(places.stamp(pfn));
         self.account.hit(share, capacity);
         self.renew(places, pfn);
@@ -343,6 +356,7 @@ impl Recency {
     /// Takes a page for one that was accessed lately, without a change of the account: one that is
     /// in use, or cannot be evicted now.
     pub fn renew(&mut self, places: &Places, pfn: Pfn) {
+        debug_assert!(self.len > 0, "{pfn} is renewed in an empty order");
         let known = places.stamp(pfn);
         let delay = self.delay();
         if self.epochs.age(known) <= delay {
@@ -372,6 +386,7 @@ impl Recency {
 
     /// Removes a page that is being evicted, and counts it as absent; returns its stamp.
     pub fn leave(&mut self, places: &Places, pfn: Pfn) -> Stamp {
+        debug_assert!(self.len > 0, "{pfn} leaves an empty order");
         let stamp = places.stamp(pfn);
         self.epochs.evict(stamp);
         self.remove(places, pfn);
@@ -389,12 +404,21 @@ impl Recency {
         while self.tail != NIL {
             self.forget(places, Pfn(self.tail));
         }
+        debug_assert!(
+            self.len == 0 && [self.head, self.seam, self.next] == [NIL; 3],
+            "an empty order has a page left"
+        );
     }
 
     fn remove(&mut self, places: &Places, pfn: Pfn) {
         self.unlink(places, pfn);
         places.set_word(pfn, 0);
         self.len -= 1;
+        debug_assert_eq!(
+            self.len == 0,
+            self.tail == NIL,
+            "the length of the order and its tail disagree"
+        );
     }
 
     /// Returns the pages, that with the oldest known access first.
@@ -434,6 +458,10 @@ impl Recency {
             self.keep_counted(places, pfn);
             pages.push(pfn);
         }
+        debug_assert!(
+            self.nr_left <= self.nr_pages,
+            "more pages are left of a walk than it has"
+        );
     }
 
     /// Makes a page whose epoch is about to be forgotten a little younger.
@@ -443,6 +471,10 @@ impl Recency {
             self.epochs.forget(stamp);
             self.count(places, pfn, self.epochs.now().before(AGE_MAX));
         }
+        debug_assert!(
+            self.epochs.age(places.stamp(pfn)) <= AGE_MAX,
+            "the epoch of {pfn} is forgotten before the next walk"
+        );
     }
 
     /// Checks the links and the account; returns the number of pages.
@@ -461,7 +493,9 @@ impl Recency {
     /// Returns whose victims are to be evicted.
     pub fn victims(&mut self) -> EvictedBy {
         self.set_bounds();
-        match self.account.affords(self.epochs.absent(), self.capacity()) {
+        let absent = self.epochs.absent();
+        debug_assert!(absent >= 0, "absent pages are a credit");
+        match self.account.affords(absent, self.capacity()) {
             true => EvictedBy::Policy,
             false => EvictedBy::Lru,
         }

@@ -30,10 +30,9 @@
 //! that follows that turn does no harm. One that comes after it acquires that setting, hence sees
 //! the turned word, and sets the bit again. The same holds for full words.
 
-use crossbeam_utils::CachePadded;
-
 use super::AREA_WORDS_LOG;
 use super::bits::{aligned_runs, lowest, ones, widen};
+use crate::sync::CachePadded;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::units::Pages;
 

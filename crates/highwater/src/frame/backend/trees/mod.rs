@@ -41,12 +41,10 @@ mod loom;
 
 use std::ops::Range;
 
-use crossbeam_utils::CachePadded;
-
 use super::{Backend, FreeCount, Wait, pages_of};
 use crate::memmap::for_each_run;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
-use crate::sync::{LockTimes, TimeRecorder, thread};
+use crate::sync::{CachePadded, LockTimes, TimeRecorder, thread};
 use crate::units::{CpuId, Order, Pages, Pfn};
 use bitmap::{Bitmap, TREE_WORDS, WORD_FRAMES};
 use bits::{aligned_runs, ones, widen};
