@@ -6,9 +6,13 @@
 #[path = "../src/seed.rs"]
 mod seed;
 
+use std::sync::Mutex;
 use std::thread;
 
+use highwater::Topology;
 use highwater::group::{ChargeError, DEPTH_MAX, GroupNode, GroupTree, Limits, NodeCharge};
+use highwater::lab::percpu::Regime;
+use highwater::lab::percpu::harness::while_moved_around;
 use highwater::units::{Bytes, CpuId};
 
 /// `count` times an odd amount, so that no sum is a number of whole pages.
@@ -230,4 +234,50 @@ fn a_group_that_is_given_up_is_as_before_while_it_has_children() {
     second.remove().unwrap();
     assert!(tenant.children().is_empty());
     assert_eq!(hw.root().children(), [tenant]);
+}
+
+// Goal: charges of groups that are too many for a CPU's stock are exact while groups are removed,
+// the maximum above them changes, and threads move between CPUs in the middle of them. Method: 40
+// groups below a tenant that is charged itself, so that it has the chain words; one thread removes
+// groups and sets the maximum, four charge at random; all is given back in the end.
+#[test]
+fn charges_by_own_words_are_exact_beside_removals() {
+    const GROUPS: usize = 40;
+    const ROUNDS: u64 = 3_000;
+    let seed = seed::seed(5);
+    let tree = GroupTree::with_regime(Regime::Restartable, Topology::detect().nr_cpus());
+    let tenant = child(&tree.root(), "tenant");
+    let named = |name: String| Mutex::new(child(&tenant, &name));
+    let groups: Vec<_> = (0..GROUPS).map(|nth| named(format!("g{nth}"))).collect();
+    let replace_some = |rng: &mut fastrand::Rng| {
+        for round in 0..ROUNDS / 10 {
+            let mut group = groups[rng.usize(..GROUPS)].lock().unwrap();
+            tree.remove(&group).unwrap();
+            *group = child(&tenant, &format!("r{round}"));
+            drop(group);
+            // Refused while more is charged.
+            let _refused = tenant.set_max(amount(rng.u64(100..400)));
+        }
+    };
+    let charge_some = |rng: &mut fastrand::Rng| {
+        let mut held: Vec<NodeCharge> = Vec::new();
+        for _ in 0..ROUNDS {
+            let group = groups[rng.usize(..GROUPS)].lock().unwrap().clone();
+            held.extend(group.try_charge(amount(rng.u64(1..4))).ok());
+            drop(tenant.try_charge(amount(1)));
+            let kept = rng.usize(..32);
+            while held.len() > kept {
+                drop(held.swap_remove(rng.usize(..held.len())));
+            }
+        }
+    };
+    while_moved_around(5, |nth| {
+        let mut rng = fastrand::Rng::with_seed(seed * 10 + nth);
+        match nth {
+            0 => replace_some(&mut rng),
+            _ => charge_some(&mut rng),
+        }
+    });
+    assert_eq!(tenant.usage_precise(), Bytes::ZERO);
+    tree.check_invariants();
 }

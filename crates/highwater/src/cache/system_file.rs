@@ -53,6 +53,15 @@ impl FileIdentity {
             number: metadata.ino(),
         }
     }
+
+    /// Returns the identity of a file that no device has.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) const fn of_test(number: u64) -> Self {
+        Self {
+            device: u64::MAX,
+            number,
+        }
+    }
 }
 
 /// The way of pages to and from storage.

@@ -206,7 +206,11 @@ impl Manager {
             path: path.display().to_string(),
         };
         let found = match core.paths.find(identity) {
-            OpenPath::Stuck if core.reap_closing() => core.paths.find(identity),
+            OpenPath::Stuck => {
+                core.reap_closing();
+                // Also if that released nothing: another thread may have.
+                core.paths.find(identity)
+            }
             found => found,
         };
         match found {
@@ -444,15 +448,15 @@ impl Core {
                     tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
                 }
             }
-            // Before it is listed: once it is, another thread may release it and say so.
-            if let Some(system) = entry.system_file() {
-                self.paths.note_stuck(system.identity());
-            }
             let mut closing = self.closing.lock();
             let is_listed =
                 |entry: &Arc<FileEntry>| closing.iter().any(|it| Arc::ptr_eq(it, entry));
             debug_assert!(!is_listed(entry), "{:?} is closed once", entry.id());
             closing.push(Arc::clone(entry));
+            drop(closing);
+            if let Some(system) = entry.system_file() {
+                self.paths.note_stuck(system.identity());
+            }
         }
     }
 

@@ -87,14 +87,15 @@ impl<F> OpenPaths<F> {
         self.changed.notify_all();
     }
 
-    /// Records that a file was closed, and has pages that stay.
+    /// Records that a file was closed, and has pages that stay; unless another thread has released
+    /// it since, and perhaps opened it again.
     pub(super) fn note_stuck(&self, file: FileIdentity) {
-        let former = self.slots.lock().insert(file, PathSlot::Stuck);
-        debug_assert!(
-            matches!(former, Some(PathSlot::Open(_))),
-            "a file that is closed was open"
-        );
-        self.changed.notify_all();
+        if let Some(slot) = self.slots.lock().get_mut(&file)
+            && matches!(slot, PathSlot::Open(open) if open.strong_count() == 0)
+        {
+            *slot = PathSlot::Stuck;
+            self.changed.notify_all();
+        }
     }
 }
 
@@ -117,5 +118,39 @@ impl<F> Drop for PathClaim<'_, F> {
         if !self.is_settled {
             self.paths.note_closed(self.file);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    // Goal: a file that another thread has released while it was being closed is not stuck for
+    // ever, nor is one that was opened again. Method: the steps of both threads, one by one.
+    #[test]
+    fn what_was_released_meanwhile_is_not_stuck() {
+        let file = FileIdentity::of_test(7);
+        let paths = OpenPaths::new();
+        let open = |paths: &OpenPaths<u8>| match paths.find(file) {
+            OpenPath::Claimed(claim) => {
+                let open = Arc::new(0);
+                claim.settle(&open);
+                open
+            }
+            _ => panic!("it is not open"),
+        };
+        drop(open(&paths));
+        paths.note_stuck(file);
+        assert!(
+            matches!(paths.find(file), OpenPath::Stuck),
+            "its pages stay"
+        );
+        paths.note_closed(file);
+        drop(open(&paths));
+        paths.note_closed(file);
+        paths.note_stuck(file);
+        let again = open(&paths);
+        paths.note_stuck(file);
+        assert!(matches!(paths.find(file), OpenPath::Open(it) if Arc::ptr_eq(&it, &again)));
     }
 }

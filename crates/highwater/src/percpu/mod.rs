@@ -8,7 +8,7 @@
 //! thread stays on its CPU and no other thread runs there. A *restartable sequence* gets this
 //! promise from the kernel after the fact: a thread that is preempted, migrated or interrupted by a
 //! signal inside a registered range of instructions resumes at an abort handler, before the one
-//! store that would have made its work visible.
+//! store that would have made its work visible (or knowing which of several were made).
 //!
 //! The ground floor is `rseq`: six sequences, generic in the words that they check, load and
 //! store, and one file for each architecture. The files above it give the words meaning: `cells`

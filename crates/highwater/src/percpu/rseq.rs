@@ -1,8 +1,8 @@
 //! The restartable sequences (rseq) in pseudo-code, the kernel's structures, and how the area is
 //! found.
 //!
-//! Six sequences on words anywhere; their clients, the other files of this module, give them
-//! meaning. They differ in what they do before one store commits them:
+//! Six sequences on words anywhere, and one for the lab; their clients, the other files of this
+//! module, give them meaning. They differ in what they do before one store commits them:
 //!
 //! ```text
 //! sequence(on, ..) -> committed or not
@@ -47,9 +47,9 @@
 //! **Contract with an architecture** (`rseq_x86_64.rs`): these methods of [`Area`]; `cpu_number`,
 //! which loads `area.cpu_id`; and the `SIGNATURE`. All loads acquire and the commit releases;
 //! `exchange` is a full fence. `DELAY` is 0 outside tests. There it is a number of turns to spend
-//! at each of the two points where an interruption would do harm if the sequence did not restart:
-//! after the condition, and before the commit. A system without sequences has `fallback.rs`, the
-//! model checker `model.rs`.
+//! at each point where an interruption would do harm if the sequence did not restart: after the
+//! condition, before the commit, and between two additions. A system without sequences has
+//! `fallback.rs`, the model checker `model.rs`.
 //!
 //! `add_both` makes each addition by one instruction that also replaces a register, the delta by
 //! the word's former value. An aborted attempt has its registers still, and thus says how far it
@@ -61,7 +61,8 @@
 //!
 //! A thread that is preempted, migrated or delivers a signal between `start` and `post` continues
 //! at `abort`. Since the commit is one instruction and the last one of the range, an aborted
-//! attempt has not committed and a committed one cannot abort. A retry reads everything again.
+//! attempt has not committed and a committed one cannot abort. A retry reads everything again; an
+//! `add_both` that has made an addition is completed by other steps, not retried.
 //!
 //! `rseq_cs` is not cleared after the commit: the kernel clears it when it next looks and finds the
 //! thread outside the range.

@@ -134,11 +134,14 @@ macro_rules! committed {
     }};
 }
 
+// A pointer to both leads to the word.
+const _: () = assert!(offset_of!(Stationed, word) == 0);
+
 // In each sequence: the words are atomics, which live as long as the references and which any
 // thread may access at any time. A run that leaves the sequence early has stored to no word but a
-// `place`. The area is where the C library says, in the static TLS block of every thread it starts,
-// registered or not. Range, descriptor and abort handler follow the kernel's rules, as the module
-// `rseq` states them.
+// `place`, or has made the additions that it reports. The area is where the C library says, in the
+// static TLS block of every thread it starts, registered or not. Range, descriptor and abort
+// handler follow the kernel's rules, as the module `rseq` states them.
 impl Area {
     /// Returns the CPU that the thread runs on, or a number of 2^31 and more if it is not
     /// registered.
@@ -182,7 +185,7 @@ impl Area {
         [first, second]: [Addition<'_>; 2],
     ) -> u32 {
         let (mut first_seen, mut second_seen) = (first.delta, second.delta);
-        let second_word: *mut u64 = second.to.word.as_ptr();
+        let place = |of: Addition<'_>| ptr::from_ref(of.to).cast_mut().cast::<u64>();
         let committed: *mut u64;
         // SAFETY: as above; each addition is one instruction.
         unsafe {
@@ -211,10 +214,10 @@ impl Area {
                     "xadd qword ptr [{second}], {second_seen}\n",
                     ".endif",
                 ),
-                first = in(reg) first.to.word.as_ptr(),
+                first = in(reg) place(first),
                 first_old = in(reg) first.old,
                 first_seen = inout(reg) first_seen,
-                second = inout(reg) second_word => committed,
+                second = inout(reg) place(second) => committed,
                 second_old = in(reg) second.old,
                 second_seen = inout(reg) second_seen,
                 station = const offset_of!(Stationed, station),

@@ -81,6 +81,12 @@ impl Word {
         self.0 & RETIRED == 0
     }
 
+    /// Returns a live word without tokens, in the order of its steps.
+    #[cfg(all(test, not(loom)))]
+    pub(super) const fn at_sequence(sequence: u32) -> Self {
+        Self((sequence as u64) << 32)
+    }
+
     pub(in crate::group) const fn sequence(self) -> u32 {
         (self.0 >> 32) as u32
     }

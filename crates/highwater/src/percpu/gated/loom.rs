@@ -79,28 +79,29 @@ fn two_from_afar_take_turns() {
 }
 
 /// How often one sequence made none to three of its additions, in all runs of a model.
-static MADE: [StatCell; 4] = [const { StatCell::new() }; 4];
+type Made = [StatCell; 4];
 
-/// As of one operation: begun in the first word with 1 put in, 1 put into the second, and ended.
-fn put_into_both(words: &[Gated; 2]) {
-    const BEGUN: u64 = 1 << 20;
-    const END: i32 = -(1 << 20);
+static MADE_WITH_END: Made = [const { StatCell::new() }; 4];
+static MADE: Made = [const { StatCell::new() }; 4];
+
+const END: i32 = -(1 << 20);
+
+/// As of one operation: 1 put into each word; if `AGAIN` is [`END`], begun in the first meanwhile.
+fn put_into_both<const AGAIN: i32>(words: &[Gated; 2], made: &Made) {
+    let begun = u64::from(AGAIN.unsigned_abs());
     run_on(C0);
     let plus = |delta: u64| move |word: u64| Some(word.wrapping_add(delta));
     let both = [&words[0], &words[1]];
-    let made = Gated::try_step_both::<END>(both, plus(BEGUN + 1), plus(1));
-    MADE[made as usize].add(1);
-    let steps = [(0, BEGUN + 1), (1, 1), (0, BEGUN.wrapping_neg())];
-    for (word, delta) in steps.into_iter().skip(made as usize) {
+    let count = Gated::try_step_both::<AGAIN>(both, plus(begun + 1), plus(1)) as usize;
+    made[count].add(1);
+    let steps = [(0, begun + 1), (1, 1), (0, begun.wrapping_neg())];
+    for (word, delta) in steps.into_iter().skip(count) {
         assert!(words[word].step(plus(delta)).is_ok());
     }
 }
 
-// Goal: a sequence of several additions takes turns with others of its CPU and with steps from
-// afar, and says how far it came. Method: the sums in both words, and that each way to end was
-// seen in some run.
-#[test]
-fn a_sequence_says_how_far_it_came() {
+/// Models it beside another of its CPU, and beside steps from afar; all `ways` to end are seen.
+fn in_all_ways<const AGAIN: i32>(made: &'static Made, ways: usize) {
     for is_own in [true, false] {
         model(move || {
             let gates = Gates::new(Regime::Restartable, 2);
@@ -108,19 +109,28 @@ fn a_sequence_says_how_far_it_came() {
             let others = Arc::clone(&words);
             let other = thread::spawn(move || match is_own {
                 true => {
-                    put_into_both(&others);
+                    put_into_both::<AGAIN>(&others, made);
                     (1, 1)
                 }
                 false => (take(&others[0], C1), take(&others[1], C1)),
             });
-            put_into_both(&words);
+            put_into_both::<AGAIN>(&words, made);
             let (first, second) = other.join().expect("the model's thread ends");
             let now = [&words[0], &words[1]].map(|word| word.load().cast_signed());
             assert_eq!(now, [6 + first, 6 + second]);
         });
     }
-    let made = MADE.each_ref().map(StatCell::get);
-    assert!(made.iter().all(|count| *count > 0), "{made:?}");
+    let made = made.each_ref().map(StatCell::get);
+    assert!(made[..ways].iter().all(|count| *count > 0), "{made:?}");
+}
+
+// Goal: a sequence of several additions takes turns with others of its CPU and with steps from
+// afar, and says how far it came. Method: the sums in both words, and that each way to end was seen
+// in some run.
+#[test]
+fn a_sequence_says_how_far_it_came() {
+    in_all_ways::<END>(&MADE_WITH_END, 4);
+    in_all_ways::<0>(&MADE, 3);
 }
 
 // Goal: plain additions and a step from afar take turns, and nothing is added behind the back of

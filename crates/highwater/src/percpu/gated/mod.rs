@@ -19,10 +19,10 @@
 //!
 //! **Invariant (one step at a time).** Each step replaces the value that it was computed from, with
 //! no other step in between. Two compare-and-exchanges exclude each other. Two sequences of one CPU
-//! do: one of the two was preempted, and restarts. A plain store and a compare-and-exchange from
-//! another CPU do because of the gate: a sequence that found it down has either stored before the
-//! membarrier returned, and then its value is the one compared with, or restarts and finds the gate
-//! up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
+//! do: one of the two was preempted, and restarts, or makes no further store. A plain store and a
+//! compare-and-exchange from another CPU do because of the gate: a sequence that found it down has
+//! either stored before the membarrier returned, and then its value is the one compared with, or
+//! restarts and finds the gate up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
 //!
 //! **Protocol.** Gates count: each thread that raises one lowers it, and several may have it up. A
 //! batch of words is raised together, for the price of one membarrier ([`Raised`]). A gate that is
@@ -260,6 +260,7 @@ impl Gated {
         first: impl FnOnce(u64) -> Option<u64>,
         second: impl FnOnce(u64) -> Option<u64>,
     ) -> u32 {
+        debug_assert!(!std::ptr::eq(one, other), "two steps of one word");
         let Some((area, owner)) = one.owner() else {
             return 0;
         };

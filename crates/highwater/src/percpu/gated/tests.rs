@@ -209,14 +209,15 @@ fn a_step_that_cannot_be_made_changes_nothing() {
 
 /// In a word of a pair: how often its operation has begun and not ended.
 const BEGUN: u64 = 1 << 20;
+const END: i32 = -(1 << 20);
 
-/// Adds 1 to each of two words, with an operation begun in the first meanwhile; returns how much of
-/// it one sequence did.
-fn put_into_both(first: &Gated, second: &Gated) -> u32 {
-    const END: i32 = -(1 << 20);
-    let made = Gated::step_both_delayed::<DELAY, END>(
+/// Adds 1 to each of two words; if `AGAIN` is [`END`], with an operation begun in the first
+/// meanwhile. Returns how much of it one sequence did.
+fn put_into_both<const AGAIN: i32>(first: &Gated, second: &Gated) -> u32 {
+    let begun = u64::from(AGAIN.unsigned_abs());
+    let made = Gated::step_both_delayed::<DELAY, AGAIN>(
         [first, second],
-        |word| Some(word + BEGUN + 1),
+        |word| Some(word + begun + 1),
         |word| Some(word + 1),
     );
     let step = |word: &Gated, delta: u64| {
@@ -224,13 +225,13 @@ fn put_into_both(first: &Gated, second: &Gated) -> u32 {
         assert!(stepped.is_ok());
     };
     if made < 1 {
-        step(first, BEGUN + 1);
+        step(first, begun + 1);
     }
     if made < 2 {
         step(second, 1);
     }
-    if made < 3 {
-        step(first, BEGUN.wrapping_neg());
+    if made < 3 && begun > 0 {
+        step(first, begun.wrapping_neg());
     }
     made
 }
@@ -241,7 +242,12 @@ fn put_into_both(first: &Gated, second: &Gated) -> u32 {
 // sums are those put in, no operation is left begun, and each way to be interrupted was seen.
 #[test]
 fn a_sequence_says_how_far_it_came() {
-    let made: [AtomicU64; 4] = std::array::from_fn(|_| AtomicU64::new(0));
+    in_all_ways::<4, END>();
+    in_all_ways::<3, 0>();
+}
+
+fn in_all_ways<const WAYS: usize, const AGAIN: i32>() {
+    let made: [AtomicU64; WAYS] = std::array::from_fn(|_| AtomicU64::new(0));
     for () in attempts() {
         let Some((gates, words)) = this_machine() else {
             return;
@@ -261,7 +267,7 @@ fn a_sequence_says_how_far_it_came() {
         };
         let put = || {
             let here = gates.here();
-            let count = put_into_both(&words[here], &seconds[here]);
+            let count = put_into_both::<AGAIN>(&words[here], &seconds[here]);
             // Relaxed: as above.
             made[count as usize].fetch_add(1, Ordering::Relaxed);
         };
@@ -301,8 +307,9 @@ fn both_words_are_stepped_or_none() {
     assert!(before[0] > 1900, "interrupted rarely: {before:?}");
     let refusing = Gated::try_step_both::<0>([first, second], plus, |_| None);
     let refused = Gated::try_step_both::<0>([first, second], |_| None, plus);
-    let doubled = Gated::try_step_both::<0>([first, second], plus, |word| Some(2 * word));
-    assert_eq!((refusing, refused, doubled), (0, 0, 0));
+    let double = || Gated::try_step_both::<0>([first, second], plus, |word| Some(2 * word));
+    let doubled = run_on(here, || (0..100).map(|_| double()).max());
+    assert_eq!((refusing, refused, doubled), (0, 0, Some(0)));
     for gate in [first, second] {
         let raised = Raised::new(std::iter::once(gate));
         assert_eq!(both(first, second), Some(0));
