@@ -22,7 +22,8 @@
 //! do: one of the two was preempted, and restarts, or makes no further store. A plain store and a
 //! compare-and-exchange from another CPU do because of the gate: a sequence that found it down has
 //! either stored before the membarrier returned, and then its value is the one compared with, or
-//! restarts and finds the gate up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
+//! restarts and finds the gate up. A plain store and a compare-and-exchange in a sequence are both
+//! made on the word's CPU.
 //!
 //! **Protocol.** Gates count: each thread that raises one lowers it, and several may have it up. A
 //! batch of words is raised together, for the price of one membarrier ([`Raised`]). A gate that is
