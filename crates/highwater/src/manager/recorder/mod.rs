@@ -168,17 +168,6 @@ impl Manager {
     /// write for each 64 KiB of records, and a read of each group that is written. A tick of
     /// changes allocates nothing. A whole moment makes some ten allocations, most of them as its
     /// list of groups grows. No tick flushes statistics.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Manager, RecorderConfig};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("flight.rec");
-    /// let hw = Manager::builder().recorder(path, RecorderConfig::default()).build()?;
-    /// hw.record_tick(); // in a loop of the program
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn record_tick(&self) {
         self.core().record_tick();
