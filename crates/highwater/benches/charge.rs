@@ -14,12 +14,12 @@
 //! library alone, and not on how slow the machine's atomics are. The bench fails if making and
 //! dropping a charge takes longer than 8 bare additions, or of 1,024 groups longer than 16; or if
 //! growing and shrinking one takes longer than 2.5; or if up to 7 groups in turn take longer than
-//! 1.05 times one, 32 longer than twice and 1,000 longer than 2.2. The 2.5 additions replace "eight times faster
-//! than four atomics on one thread, ten times on two" and are as strict: on the Intel Xeon (model
-//! 207) where that was promised, four atomics take 56 ns on one thread and 400 on two, so that 7.0
-//! and 40 ns were allowed; a bare addition takes 2.8 ns there, and 2.5 of them are 7.0. It is shown
-//! how much faster than four atomics each is: 5.4 to 7.4 times on an AMD EPYC (family 25 model 17),
-//! whose atomics are cheap.
+//! 1.05 times one, 32 longer than twice and 1,000 longer than 2.2. The 2.5 additions replace "eight
+//! times faster than four atomics on one thread, ten times on two" and are as strict: on the Intel
+//! Xeon (model 207) where that was promised, four atomics take 56 ns on one thread and 400 on two,
+//! so that 7.0 and 40 ns were allowed; a bare addition takes 2.8 ns there, and 2.5 of them are 7.0.
+//! It is shown how much faster than four atomics each is: 5.4 to 7.4 times on an AMD EPYC (family
+//! 25 model 17), whose atomics are cheap.
 //!
 //! Medians and ratios carry over to other machines, single times do not. Without `--bench` (as
 //! under `cargo test --benches`) it does a thousandth of the work and promises nothing.
