@@ -63,11 +63,9 @@ pub(crate) use backend::MakeBackend;
 pub use backend::{Backend, FreeCount, Wait};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use balloon::Leaving;
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use config::PoolConfig;
-#[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use config::PoolError;
 pub use config::Zeroing;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use config::{PoolConfig, PoolError};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use counters::PcpCounters;
 pub use error::AllocError;

@@ -159,7 +159,7 @@ pub enum OpenError {
 #[error("the manager has no frames to cache pages in: build it with `Builder::frames` above 0")]
 pub(super) struct NoFrames;
 
-/// Where both errors of a manager that opens files and makes memory become one of two enums.
+/// Opening a file and making memory fail alike where the manager has no place for another file.
 macro_rules! from_those_of_opening {
     ($($error:ident),*) => {$(
         impl From<TooManyFiles> for $error {

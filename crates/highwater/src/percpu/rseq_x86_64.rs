@@ -190,7 +190,8 @@ impl Area {
         // SAFETY: as above; each addition is one instruction.
         unsafe {
             sequence_on_cpu!(
-                self, u64::from(cpu), refused "4f", aborted ["4:", "xor {second:e}, {second:e}", "jmp 3b"],
+                self, u64::from(cpu),
+                refused "4f", aborted ["4:", "xor {second:e}, {second:e}", "jmp 3b"],
                 [
                     "cmp qword ptr [{first} + {station}], {cpu}",
                     "jne 4f",

@@ -45,7 +45,7 @@ macro_rules! columns_90 {
 const LINES_600: &str = text(&[b'\n'; 600]);
 const LINES_601: &str = text(&[b'\n'; 601]);
 
-const fn text(bytes: &'static [u8]) -> &'static str {
+pub(super) const fn text(bytes: &'static [u8]) -> &'static str {
     match str::from_utf8(bytes) {
         Ok(text) => text,
         Err(_) => panic!("not UTF-8"),

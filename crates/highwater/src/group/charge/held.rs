@@ -92,8 +92,7 @@ impl<K: Keeper> SlotRef<K> {
     /// Takes tokens of the group's own word and of the chain word above.
     #[inline(never)]
     fn take_by_steps(&self, words: &Words, bytes: u64) -> bool {
-        let index = words.index();
-        let near = near_above(self.slot.beside(), index, words);
+        let near = near_above(self.slot.beside(), words);
         let made = near.map_or(Made::None, |near| {
             let is_alive = || self.slot.incarnation() == self.key.incarnation;
             Cell::take_both_here_if(&words.own, &near.chain, bytes, is_alive)
@@ -102,7 +101,7 @@ impl<K: Keeper> SlotRef<K> {
             return self.take_far_above(words, bytes, made);
         }
         if TokenStock::is_review_due(words.own.load()) {
-            self.tree().review(self.key.id, index);
+            self.tree().review(self.key.id, words.index());
         }
         true
     }
@@ -302,7 +301,7 @@ impl<K: Keeper> Held<K> {
     #[inline(never)]
     fn give_back_slowly(&mut self, bytes: Bytes) {
         let (own, above) = (&*self.words, self.words.beside());
-        let near = near_above(above, own.index(), own);
+        let near = near_above(above, own);
         let made = near.map_or(Made::None, |near| {
             Cell::park_both_here(&own.own, &near.chain, bytes.0)
         });
@@ -357,11 +356,11 @@ impl<K: Keeper> Drop for Held<K> {
     }
 }
 
-/// Returns the words of number `index` in the slot above that of `own`: the root's is its own, and
+/// Returns the words of the same number in the slot above that of `own`: the root's is its own, and
 /// has nothing above.
 #[inline(always)]
-fn near_above<'a>(above: &'a Slot, index: usize, own: &Words) -> Option<&'a Words> {
-    let near = above.find_words(index);
+fn near_above<'a>(above: &'a Slot, own: &Words) -> Option<&'a Words> {
+    let near = above.find_words(own.index());
     near.filter(|near| !std::ptr::eq(*near, own))
 }
 

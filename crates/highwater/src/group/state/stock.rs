@@ -119,7 +119,8 @@ impl TokenStock {
     #[inline]
     pub(in crate::group) fn is_review_due(own: Word) -> bool {
         // Scattered by the golden ratio: charges see some of the word's sequences only, each second
-        // where each is dropped before the next, two of four where two are held at a time.
+        // where each is dropped before the next, two of four where two are held at a time. Cycles
+        // of a Fibonacci number of steps are reviewed least evenly.
         let scattered = own.sequence().wrapping_mul(0x9E37_79B9);
         u64::from(scattered) < (1 << 32) / u64::from(REVIEW_EVERY)
     }
@@ -163,7 +164,8 @@ mod tests {
 
     // Goal: a group that charges often is reviewed, whatever steps its word makes between charges.
     // Method: cycles of charges and of other steps, from every phase; over 2^14 charges, reviews
-    // are as frequent as chosen, or up to twice as rare or frequent.
+    // are as frequent as chosen, or up to twice as rare or frequent. In cycles of 21, 34 and 55
+    // steps, none is left out.
     #[test]
     fn any_rhythm_of_charges_is_reviewed() {
         const CHARGES: u32 = 1 << 14;
@@ -178,16 +180,29 @@ mod tests {
             (1, 7),
         ] {
             for phase in 0..256 {
-                let steps = |nth: u32| nth / charges * (charges + others) + nth % charges;
-                let words = (0..CHARGES).map(|nth| Word::at_sequence(phase + steps(nth)));
-                let reviews = words
-                    .filter(|word| TokenStock::is_review_due(*word))
-                    .count();
+                let reviews = reviews_of(CHARGES, charges, others, phase);
                 assert!(
                     (64..=256).contains(&reviews),
                     "{reviews} reviews of {charges} charges and {others} other steps from {phase}"
                 );
             }
         }
+        for (charges, others) in [(8, 13), (3, 31), (1, 54)] {
+            let reviews = (0..256).map(|phase| reviews_of(CHARGES, charges, others, phase));
+            assert_ne!(
+                reviews.min(),
+                Some(0),
+                "{charges} charges, {others} other steps"
+            );
+        }
+    }
+
+    /// Returns the reviews of `count` charges, made in cycles of `charges` and then other steps.
+    fn reviews_of(count: u32, charges: u32, others: u32, phase: u32) -> usize {
+        let sequence = |nth: u32| phase + nth / charges * (charges + others) + nth % charges;
+        let words = (0..count).map(|nth| Word::at_sequence(sequence(nth)));
+        words
+            .filter(|word| TokenStock::is_review_due(*word))
+            .count()
     }
 }
