@@ -14,7 +14,8 @@
 //!
 //! Fails if one of these is broken:
 //!
-//! - a hot pair and churn take at most five times as long as on the floor;
+//! - a hot pair and churn take at most six times as long as on the floor, which waits for its own
+//!   stores, so that a busy hardware thread beside it hardly slows it down, as it does a pool;
 //! - two threads do at least 1.8 times as much churn as one that runs beside another with a pool of
 //!   its own: two virtual CPUs may be one core, which gives two threads less than twice of what it
 //!   gives one, whatever they do;
@@ -63,7 +64,7 @@ const FLOOR: &str = "a vector for each thread";
 const OWN: &str = "a pool for each thread";
 
 /// Maximum time of a hot pair and churn, in the floor's time.
-const OF_FLOOR: f64 = 5.0;
+const OF_FLOOR: f64 = 6.0;
 /// How much more two threads do than one.
 const GAIN: f64 = 1.8;
 /// Maximum time of handing over, in the time that one thread takes beside another.

@@ -99,7 +99,7 @@ macro_rules! sequence {
             $area, $on.cpu, refused $refused, aborted [$($aborted),*],
             [
                 ".if {guarded}",
-                "cmp qword ptr [{guard}], {expected}",
+                "cmp qword ptr [{guard} + {station}], {expected}",
                 concat!("jne ", $refused),
                 ".endif",
                 delay!("8")
@@ -107,11 +107,8 @@ macro_rules! sequence {
             ]
             commit $commit,
             guarded = const GUARDED as u32,
-            // Without a guard, registers that are in use anyway.
-            guard = in(reg) $on.guard.map_or(
-                ptr::without_provenance_mut($on.cpu as usize),
-                AtomicU64::as_ptr,
-            ),
+            guard = in(reg) $on.before_guard(),
+            station = const offset_of!(Stationed, station),
             expected = in(reg) $on.expected,
             $($operands)*
         )
@@ -136,6 +133,21 @@ macro_rules! committed {
 
 // A pointer to both leads to the word.
 const _: () = assert!(offset_of!(Stationed, word) == 0);
+
+impl<const GUARDED: bool> On<'_, GUARDED> {
+    /// Returns what a sequence finds the guard by: a pointer that lies as much below it as the word
+    /// of a [`Stationed`] below its station, so that one register holds both. Without a guard, a
+    /// number that is in a register anyway.
+    #[inline(always)]
+    fn before_guard(&self) -> *mut u64 {
+        match self.guard {
+            Some(guard) => guard
+                .as_ptr()
+                .wrapping_byte_sub(offset_of!(Stationed, station)),
+            None => ptr::without_provenance_mut(self.cpu as usize),
+        }
+    }
+}
 
 // In each sequence: the words are atomics, which live as long as the references and which any
 // thread may access at any time. A run that leaves the sequence early has stored to no word but a

@@ -61,23 +61,30 @@ impl Recent {
 impl Tally for ListLock {
     /// One more free, up to `bound` in a row, which is at most [`RUN_MAX`].
     #[inline(always)]
-    fn pushed(recent: u16, bound: u16) -> u16 {
-        let counted = recent + u16::from(recent & RUN_MAX < bound);
+    fn pushed(recent: u16, bound: u16) -> u64 {
         match recent <= RUN_MAX {
-            // Mostly there is neither growth nor a mark.
-            true => counted,
-            false => {
-                let grow = ((counted & GROW) >> 1) & GROW;
-                (counted & RUN_MAX) | grow
-            }
+            // Mostly there is neither growth nor a mark. A branch: the next push or pop does not
+            // wait for the arithmetic of the other way.
+            true => (recent < bound).into(),
+            false => freed_after_refill(recent, bound),
         }
     }
 
     /// One allocation.
     #[inline(always)]
-    fn popped(recent: u16) -> u16 {
-        recent & !RUN_MAX | (recent & RUN_MAX) >> 1
+    fn popped(recent: u16) -> u64 {
+        let run = u64::from(recent & RUN_MAX);
+        ((run + 1) >> 1).wrapping_neg()
     }
+}
+
+/// One more free, while there is growth or a mark.
+#[cold]
+fn freed_after_refill(recent: u16, bound: u16) -> u64 {
+    let run = recent & RUN_MAX;
+    let grow = ((recent & GROW) >> 1) & GROW;
+    let freed = grow | (run + u16::from(run < bound));
+    u64::from(freed).wrapping_sub(recent.into())
 }
 
 #[cfg(all(test, not(loom)))]
@@ -99,9 +106,10 @@ mod tests {
             assert_eq!(rebuilt.with_grow(grow).0, recent);
             let bound = random.u16(..=RUN_MAX);
             let longer = if run < bound { run + 1 } else { run };
-            let pushed = ListLock::pushed(recent, bound);
+            let stepped = |step: u64| u16::try_from(u64::from(recent).wrapping_add(step)).unwrap();
+            let pushed = stepped(ListLock::pushed(recent, bound));
             assert_eq!(fields(pushed), (longer, grow / 2, false));
-            let popped = ListLock::popped(recent);
+            let popped = stepped(ListLock::popped(recent));
             assert_eq!(fields(popped), (run / 2, grow, is_marked));
             assert_eq!(fields(Recent(recent).marked().0), (run, grow, true));
             assert_eq!(fields(Recent(recent).unmarked().0), (run, grow, false));

@@ -48,16 +48,16 @@ impl Header {
         ((self.0 >> BOTTOM_SHIFT) as u32).wrapping_add(at)
     }
 
-    /// Returns the header after a push.
+    /// Returns the header after a push that steps the tally by `step`, up or (wrapped) down.
     #[inline]
-    pub(super) const fn pushed(self, tally: u16) -> Self {
-        Self((self.0 & !TALLY) + ONE_TOKEN + tally as u64)
+    pub(super) const fn pushed(self, step: u64) -> Self {
+        Self(self.0.wrapping_add(ONE_TOKEN).wrapping_add(step))
     }
 
-    /// Returns the header after a pop.
+    /// Returns the header after a pop that steps the tally by `step`, up or (wrapped) down.
     #[inline]
-    pub(super) const fn popped(self, tally: u16) -> Self {
-        Self((self.0 & !TALLY) - ONE_TOKEN + tally as u64)
+    pub(super) const fn popped(self, step: u64) -> Self {
+        Self(self.0.wrapping_sub(ONE_TOKEN).wrapping_add(step))
     }
 
     /// Returns the header with `count` more tokens at the hot end.
@@ -103,8 +103,9 @@ mod tests {
             let header = Header(u64::from(bottom) << BOTTOM_SHIFT);
             let header = header.extended(len).with_tally(tally);
             assert_eq!(fields(header), (len, bottom, tally));
-            assert_eq!(fields(header.pushed(next)), (len + 1, bottom, next));
-            assert_eq!(fields(header.popped(next)), (len - 1, bottom, next));
+            let step = u64::from(next).wrapping_sub(tally.into());
+            assert_eq!(fields(header.pushed(step)), (len + 1, bottom, next));
+            assert_eq!(fields(header.popped(step)), (len - 1, bottom, next));
             let above = (bottom + count) & mask;
             let rest = header.without_oldest(count);
             assert_eq!(fields(rest), (len - count, above, tally));

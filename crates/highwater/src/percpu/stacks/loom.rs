@@ -32,12 +32,12 @@ impl Token for Coin {
 }
 
 impl Tally for u32 {
-    fn pushed(tally: u16, _: u16) -> u16 {
-        tally + 1
+    fn pushed(_: u16, _: u16) -> u64 {
+        1
     }
 
-    fn popped(tally: u16) -> u16 {
-        tally
+    fn popped(_: u16) -> u64 {
+        0
     }
 }
 

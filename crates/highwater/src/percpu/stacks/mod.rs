@@ -74,11 +74,12 @@ pub(crate) use self::header::Header;
 
 /// What the user of stacks counts in the header of each: 16 bits, stepped by each push and pop.
 pub(crate) trait Tally {
-    /// Returns the tally after a push. `bound` is that of [`Locked::set_limits`].
-    fn pushed(tally: u16, bound: u16) -> u16;
+    /// Returns what a push adds to the tally, or subtracts (wrapped). `bound` is that of
+    /// [`Locked::set_limits`].
+    fn pushed(tally: u16, bound: u16) -> u64;
 
-    /// Returns the tally after a pop.
-    fn popped(tally: u16) -> u16;
+    /// Returns what a pop adds to the tally, or subtracts (wrapped).
+    fn popped(tally: u16) -> u64;
 }
 
 /// One stack of tokens for each CPU, and in the restartable regime one more, for threads without
@@ -87,8 +88,10 @@ pub(crate) struct Stacks<T: Token, S> {
     sequences: Sequences,
     home: T::Home,
     nr_cpus: u32,
-    /// Of each CPU, and in the restartable regime the extra one.
-    stacks: Box<[Stack]>,
+    /// Of each CPU.
+    own: Box<[Stack]>,
+    /// In the restartable regime, that of threads without rseq and of unknown CPUs.
+    extra: Option<Box<Stack>>,
     /// State that the user keeps for each stack, in the stack's lock.
     states: Box<[Mutex<S>]>,
 }
@@ -120,15 +123,20 @@ impl<T: Token, S: Tally> Stacks<T, S> {
     ) -> Self {
         assert!(nr_cpus > 0, "stacks for no CPUs");
         let sequences = Sequences::of(regime);
-        let nr_stacks = nr_cpus + usize::from(sequences.area().is_some());
+        let extra = sequences.area().map(|_| CpuId::from_index(nr_cpus));
+        let cpus = (0..nr_cpus).map(CpuId::from_index);
         let nr_cpus = i32::try_from(nr_cpus).expect("a machine has less than 2^31 CPUs");
-        let cpus = (0..nr_stacks).map(CpuId::from_index);
+        let stack = |cpu| Stack::new(cpu, capacity);
         Self {
             sequences,
             home,
             nr_cpus: nr_cpus.cast_unsigned(),
-            stacks: cpus.clone().map(|cpu| Stack::new(cpu, capacity)).collect(),
-            states: cpus.map(|cpu| Mutex::new(class, state(cpu))).collect(),
+            own: cpus.clone().map(stack).collect(),
+            extra: extra.map(|cpu| Box::new(stack(cpu))),
+            states: cpus
+                .chain(extra)
+                .map(|cpu| Mutex::new(class, state(cpu)))
+                .collect(),
         }
     }
 
@@ -271,19 +279,19 @@ impl<T: Token, S: Tally> Stacks<T, S> {
     ///
     /// When there is no such stack.
     pub(crate) fn probe(&self, cpu: CpuId) -> Header {
-        self.stacks[cpu.index()].header()
+        self.stack(cpu).header()
     }
 
     /// Makes the next push on each stack refused, so that its caller checks for changes. Limits set
     /// later stand: a thread that sets one, and then (after a sequentially consistent fence) reads
     /// the state that the caller has changed before this call, misses nothing.
     pub(crate) fn refuse_pushes(&self) {
-        self.stacks.iter().for_each(|stack| stack.set_limit(0));
+        self.all().for_each(|stack| stack.set_limit(0));
     }
 
     /// Returns the numbers of all stacks. In the restartable regime the last is the extra one's.
     pub(crate) fn cpus(&self) -> impl ExactSizeIterator<Item = CpuId> + use<T, S> {
-        (0..self.stacks.len()).map(CpuId::from_index)
+        (0..self.states.len()).map(CpuId::from_index)
     }
 
     /// Returns the stack that a push or pop of this thread would use now: a hint.
@@ -305,8 +313,7 @@ impl<T: Token, S: Tally> Stacks<T, S> {
     #[inline]
     fn pop_delayed<const DELAY: u32>(&self) -> Option<T> {
         let area = self.sequences.area()?;
-        let cpu = area.cpu_number();
-        let raw = self.own(cpu)?.pop_here::<S, DELAY>(area, cpu)?;
+        let raw = self.own(area)?.pop_here::<S, DELAY>(area)?;
         // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left it.
         Some(unsafe { T::from_raw(raw, self.home) })
     }
@@ -316,9 +323,8 @@ impl<T: Token, S: Tally> Stacks<T, S> {
     fn push_delayed<const DELAY: u32>(&self, token: T) -> Result<(), T> {
         let raw = token.into_raw(self.home);
         let is_pushed = self.sequences.area().is_some_and(|area| {
-            let cpu = area.cpu_number();
-            let stack = self.own(cpu);
-            stack.is_some_and(|stack| stack.push_here::<S, DELAY>(area, cpu, raw))
+            let stack = self.own(area);
+            stack.is_some_and(|stack| stack.push_here::<S, DELAY>(area, raw))
         });
         if is_pushed {
             return Ok(());
@@ -369,16 +375,16 @@ impl<T: Token, S: Tally> Stacks<T, S> {
     /// it.
     fn alone(&self, cpu: CpuId) -> Option<Alone<'_>> {
         debug_assert!(self.area_of(cpu).is_none());
-        let stack = &self.stacks[cpu.index()];
+        let stack = self.stack(cpu);
         stack.try_raise().then(|| Alone(stack))
     }
 
     /// Raises the gate of a stack whose lock the thread holds, if that needs no membarrier, and no
     /// push or pop is in progress where there are no sequences.
     fn try_raise(&self, cpu: CpuId) -> bool {
-        let stack = &self.stacks[cpu.index()];
+        let stack = self.stack(cpu);
         match self.area_of(cpu) {
-            Some(area) => stack.raise_here(area, cpu),
+            Some(area) => stack.raise_here(area),
             None => stack.try_raise(),
         }
     }
@@ -389,7 +395,7 @@ impl<T: Token, S: Tally> Stacks<T, S> {
         let Some(area) = self.area_of(cpu) else {
             return Ok(false);
         };
-        let stack = &self.stacks[cpu.index()];
+        let stack = self.stack(cpu);
         stack.raise();
         area.restart_others(Some(cpu))
             .inspect_err(|_| stack.lower())?;
@@ -401,11 +407,23 @@ impl<T: Token, S: Tally> Stacks<T, S> {
         self.sequences.area().filter(|_| cpu != self.extra())
     }
 
-    /// Returns the stack of a CPU that has one of its own.
+    /// Returns the stack of the CPU that the thread runs on.
     #[inline(always)]
-    fn own(&self, cpu: u32) -> Option<&Stack> {
-        let stack = self.stacks.get(cpu as usize);
-        stack.filter(|_| cpu != self.nr_cpus)
+    fn own(&self, area: Area) -> Option<&Stack> {
+        self.own.get(area.cpu_number() as usize)
+    }
+
+    /// Returns all stacks, in the order of their numbers.
+    fn all(&self) -> impl Iterator<Item = &Stack> {
+        self.own.iter().chain(self.extra.as_deref())
+    }
+
+    /// # Panics
+    ///
+    /// When there is no such stack.
+    fn stack(&self, cpu: CpuId) -> &Stack {
+        let stack = self.all().nth(cpu.index());
+        stack.unwrap_or_else(|| panic!("no stack of {cpu}"))
     }
 
     /// Returns the stack of threads without rseq, in the restartable regime.
@@ -417,7 +435,7 @@ impl<T: Token, S: Tally> Stacks<T, S> {
         Locked {
             home: self.home,
             cpu,
-            stack: &self.stacks[cpu.index()],
+            stack: self.stack(cpu),
             state,
         }
     }
@@ -556,7 +574,7 @@ impl<T: Token, S> DerefMut for Locked<'_, T, S> {
 
 impl<T: Token, S: Tally> fmt::Debug for Stacks<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers = self.stacks.iter().map(Stack::header);
+        let headers = self.all().map(Stack::header);
         f.debug_struct("Stacks")
             .field("regime", &self.regime())
             .field("headers", &headers.collect::<Vec<_>>())

@@ -26,10 +26,10 @@ pub(super) struct Stack {
     /// Written by: pushes and pops (Release), the holder of the lock. Read by: the same, and
     /// probes. Publishes: the numbers in the ring.
     header: AtomicU64,
-    /// The CPU that pushes and pops by sequences; above it the gate, up while the lock is held;
-    /// above that the number of locks, so that an unchanged station shows unchanged limits.
-    /// Written by: the holder of the lock; where there are no sequences, pushes and pops. Read by:
-    /// sequences, the writers. Publishes: the stores made while it was up.
+    /// The CPU that pushes and pops by sequences; above it, in bit 31, the gate, up while the lock
+    /// is held; above that the number of locks, so that an unchanged station shows unchanged
+    /// limits. Written by: the holder of the lock; where there are no sequences, pushes and pops.
+    /// Read by: sequences, the writers. Publishes: the stores made while it was up.
     station: AtomicU64,
     ring: Ring,
     /// A push that finds this many is refused; at most the ring's capacity. Written by: any thread,
@@ -52,8 +52,10 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Stack {
-    /// A gate that is up, in the station.
-    const GATE: u64 = 1 << 32;
+    /// A gate that is up, in the station. The numbers of CPUs are below it.
+    const GATE: u64 = 1 << 31;
+    /// One lock, in the station.
+    const ONE_LOCK: u64 = 1 << 32;
 
     pub(super) fn new(cpu: CpuId, capacity: u32) -> Self {
         Self {
@@ -102,16 +104,14 @@ impl Stack {
         self.ring.mask + 1
     }
 
-    /// Pushes in a sequence on `cpu`, the stack's own, if that has not reached its limit. Returns
-    /// whether it was pushed.
+    /// Pushes in a sequence on the stack's CPU, if it has not reached its limit. Returns whether it
+    /// was pushed.
     #[inline(always)]
-    pub(super) fn push_here<S: Tally, const DELAY: u32>(
-        &self,
-        area: Area,
-        cpu: u32,
-        raw: u32,
-    ) -> bool {
-        let (on, header) = (self.open(cpu), self.header());
+    pub(super) fn push_here<S: Tally, const DELAY: u32>(&self, area: Area, raw: u32) -> bool {
+        let Some(on) = self.open() else {
+            return false;
+        };
+        let header = self.header();
         if header.len() >= self.limit() {
             return false;
         }
@@ -122,27 +122,31 @@ impl Stack {
         area.store_store::<DELAY, _>(on, &self.header, [header.0, pushed.0], place)
     }
 
-    /// Pops in a sequence on `cpu`, the stack's own, if there is a number.
+    /// Pops in a sequence on the stack's CPU, if there is a number.
     #[inline(always)]
-    pub(super) fn pop_here<S: Tally, const DELAY: u32>(&self, area: Area, cpu: u32) -> Option<u32> {
-        let (on, header) = (self.open(cpu), self.header());
+    pub(super) fn pop_here<S: Tally, const DELAY: u32>(&self, area: Area) -> Option<u32> {
+        let (on, header) = (self.open()?, self.header());
         let place = self.ring.place(header.place(header.len().checked_sub(1)?));
         let popped = header.popped(S::popped(header.tally()));
         area.load_store::<DELAY, _>(on, &self.header, [header.0, popped.0], place)
     }
 
-    /// Raises the gate in a sequence on `cpu`, the stack's own. The caller holds the lock.
-    pub(super) fn raise_here(&self, area: Area, cpu: CpuId) -> bool {
-        area.add::<0, _>(self.open(cpu.0), &self.station, Self::GATE)
+    /// Raises the gate in a sequence on the stack's CPU. The caller holds the lock.
+    pub(super) fn raise_here(&self, area: Area) -> bool {
+        let on = self.open();
+        on.is_some_and(|on| area.add::<0, _>(on, &self.station, Self::GATE))
     }
 
-    /// Returns the condition of a sequence: on `cpu`, and not locked since this call.
+    /// Returns the condition of a sequence: on the stack's CPU, and not locked since this call;
+    /// `None` if it is locked.
     #[inline(always)]
-    fn open(&self, cpu: u32) -> On<'_, true> {
+    #[expect(clippy::cast_possible_truncation, reason = "the half that is the CPU")]
+    fn open(&self) -> Option<On<'_, true>> {
         // Acquire. Pairs with `lower`: what is read afterwards is from before the next lock, or the
         // station changes.
         let station = self.station.load(Ordering::Acquire);
-        On::guarded(cpu, &self.station, station & !Self::GATE)
+        let on = On::guarded(station as u32, &self.station, station);
+        (station & Self::GATE == 0).then_some(on)
     }
 
     // The following methods are for the holder of the lock.
@@ -175,7 +179,7 @@ impl Stack {
         let raised = self.station.load(Ordering::Relaxed);
         // Release. Pairs with `try_raise`, and the sequences' load of the station, which acquires:
         // a thread that finds the gate down sees the stores made while it was up.
-        let next = (raised | Self::GATE).wrapping_add(Self::GATE);
+        let next = (raised & !Self::GATE).wrapping_add(Self::ONE_LOCK);
         self.station.store(next, Ordering::Release);
     }
 

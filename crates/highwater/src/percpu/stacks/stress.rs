@@ -225,7 +225,7 @@ fn the_same_traffic_finds_locks_without_a_gate() {
 fn the_same_traffic_finds_gates_without_a_membarrier() {
     assert!(finds(|stacks, cpu| {
         let state = stacks.states[cpu.index()].try_lock()?;
-        stacks.stacks[cpu.index()].raise();
+        stacks.stack(cpu).raise();
         Some(stacks.locked(cpu, state))
     }));
 }
@@ -291,10 +291,12 @@ fn sequences_step_the_header_as_it_says() {
             if before.len() < limit {
                 let coin = 1000 + round;
                 retried(|| stacks.push(Coin(coin)).ok());
-                let tally = u32::pushed(before.tally(), bound);
-                assert_eq!(stacks.probe(cpu), before.pushed(tally));
+                let step = u32::pushed(before.tally(), bound);
+                let pushed = before.pushed(step);
+                assert_eq!(stacks.probe(cpu), pushed);
                 assert_eq!(retried(|| stacks.pop()), Coin(coin));
-                assert_eq!(stacks.probe(cpu), before.with_tally(u32::popped(tally)));
+                let step = u32::popped(pushed.tally());
+                assert_eq!(stacks.probe(cpu), pushed.popped(step));
             } else {
                 assert_eq!(stacks.push(Coin(0)), Err(Coin(0)));
                 assert_eq!(stacks.probe(cpu), before);
@@ -302,8 +304,8 @@ fn sequences_step_the_header_as_it_says() {
             if before.len() > 0 {
                 let before = stacks.probe(cpu);
                 retried(|| stacks.pop());
-                let tally = u32::popped(before.tally());
-                assert_eq!(stacks.probe(cpu), before.popped(tally));
+                let step = u32::popped(before.tally());
+                assert_eq!(stacks.probe(cpu), before.popped(step));
             }
         }
     });

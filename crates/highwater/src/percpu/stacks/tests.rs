@@ -30,12 +30,13 @@ impl Token for Coin {
 
 /// A tally that differs after each push and pop.
 impl Tally for u32 {
-    fn pushed(tally: u16, bound: u16) -> u16 {
-        tally.wrapping_mul(3) ^ bound
+    fn pushed(tally: u16, bound: u16) -> u64 {
+        let pushed = tally.wrapping_mul(3) ^ bound;
+        u64::from(pushed).wrapping_sub(tally.into())
     }
 
-    fn popped(tally: u16) -> u16 {
-        tally / 2
+    fn popped(tally: u16) -> u64 {
+        u64::from(tally / 2).wrapping_sub(tally.into())
     }
 }
 
@@ -57,7 +58,7 @@ struct Model {
 impl Model {
     fn pop(&mut self) -> Option<Coin> {
         let coin = self.coins.pop_back().map(Coin)?;
-        self.tally = u32::popped(self.tally);
+        self.step(u32::popped(self.tally));
         Some(coin)
     }
 
@@ -65,9 +66,14 @@ impl Model {
         let is_pushed = self.coins.len() < limit;
         if is_pushed {
             self.coins.push_back(coin);
-            self.tally = u32::pushed(self.tally, self.bound);
+            self.step(u32::pushed(self.tally, self.bound));
         }
         is_pushed
+    }
+
+    fn step(&mut self, step: u64) {
+        let stepped = u64::from(self.tally).wrapping_add(step);
+        self.tally = u16::try_from(stepped).expect("a step stays in the tally");
     }
 
     fn check(&self, header: Header) {
