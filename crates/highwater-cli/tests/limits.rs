@@ -262,3 +262,22 @@ fn a_tenant_on_a_tmpfs_does_not_take_gigabytes() {
     let each = eleven.saturating_sub(one) / 10;
     assert!(each < 3 << 20, "{each} bytes for each tenant");
 }
+
+// Goal: memory for a mapping's entries is that of the pages in use, until the run has ended.
+// Method: one page in each of 300 regions of 7 GiB; writing all entries of a region would take
+// 2 MiB.
+#[test]
+fn pages_far_apart_take_no_memory_for_those_between() {
+    let bench = Bench::new();
+    let accesses: String = (0..300_u64)
+        .map(|at| format!("{}\n", at * 1_835_008))
+        .collect();
+    let trace = bench.write("far.lirs", &accesses);
+    let mut command = highwater(&["replay", "--json", "--capacity", "8MiB", "--buffered"]);
+    command.args(["--dir", &bench.dir(), &trace]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let peak = report["rss_peak_bytes"].as_u64().unwrap();
+    assert!(peak < 128 << 20, "{peak} bytes");
+}

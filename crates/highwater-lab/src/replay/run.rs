@@ -5,7 +5,7 @@ use highwater::units::PAGE_BYTES;
 
 use super::engine;
 use super::error::ReplayError;
-use super::report::Outcome;
+use super::report::{Outcome, rss_peak_bytes};
 use super::schedule::Source;
 use super::setup::Replay;
 use crate::control::Control;
@@ -44,6 +44,8 @@ impl Replay {
             Ok(mut outcome) => {
                 outcome.report.leaked_frames = left.held.frames;
                 outcome.report.leaked_bytes = left.held.bytes;
+                // After everything was taken down, which is part of the run.
+                outcome.report.rss_peak_bytes = rss_peak_bytes();
                 Ok(outcome)
             }
             Err(error) => Err(Failure {

@@ -6,7 +6,7 @@
 //! of 2^44 pages takes half a megabyte, plus as much for each block in use.
 
 use crate::sync::OnceLock;
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Leaves of a table, as a power of two, above which leaves become larger; also the leaves of a
 /// block. Chosen: half a megabyte of places.
@@ -22,7 +22,49 @@ pub(super) enum Leaf {
     Holes,
     /// The entries are in the table's flat array.
     SideBySide,
-    Own(Box<[AtomicU64]>),
+    Own(OwnLeaf),
+}
+
+/// A leaf with memory of its own, of which the system commits what is written.
+pub(super) struct OwnLeaf {
+    pub(super) entries: Box<[AtomicU64]>,
+    /// Whether all pages are holes, also those with absent entries, which are not written for that.
+    /// Written by: the thread that punches the leaf, once. Read by: any thread that finds an absent
+    /// entry, or has just made one present. Publishes: nothing.
+    is_punched: AtomicBool,
+}
+
+impl OwnLeaf {
+    pub(super) fn new(entries: Box<[AtomicU64]>) -> Self {
+        let is_punched = AtomicBool::new(false);
+        Self {
+            entries,
+            is_punched,
+        }
+    }
+
+    /// Makes holes of all pages whose entries are absent; the caller looks at the others
+    /// afterwards.
+    pub(super) fn punch(&self) {
+        // Relaxed: the fence orders it.
+        self.is_punched.store(true, Ordering::Relaxed);
+        // Pairs with: that of `is_punched_now`. Either a thread that makes an entry present finds
+        // this afterwards, or the caller finds the entry.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether absent entries are holes.
+    pub(super) fn is_punched(&self) -> bool {
+        // Relaxed: as an entry that is not a hole yet.
+        self.is_punched.load(Ordering::Relaxed)
+    }
+
+    /// As [`is_punched`](Self::is_punched), for a thread that has made an absent entry present.
+    pub(super) fn is_punched_now(&self) -> bool {
+        // Pairs with: that of `punch`.
+        fence(Ordering::SeqCst);
+        self.is_punched()
+    }
 }
 
 /// The places of a table's leaves, in blocks.

@@ -20,7 +20,9 @@
 //! be visited before. A table of up to 2^18 pages (1 GiB) has one flat array, in memory that the
 //! system commits as it is written: one load reaches an entry. In a larger table each leaf has its
 //! own memory. A leaf has 512 entries, or up to 2^18 if the table would otherwise have more than
-//! 16,384 leaves.
+//! 16,384 leaves. If all of its pages are unmapped at once, a leaf with own memory says so for all
+//! absent entries, which are not written: else a mapping with a few pages in each leaf would commit
+//! all of the table when it goes.
 //!
 //! The module `leaves` holds the directory of leaves: a table costs memory for the parts in use,
 //! whatever its length.
@@ -31,15 +33,15 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::leaves::{LEAVES_SHIFT, Leaf, Leaves};
+use super::leaves::{LEAVES_SHIFT, Leaf, Leaves, OwnLeaf};
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Pfn;
 
-/// Entries of a leaf, as a power of two: one page of them.
-const LEAF_SHIFT_MIN: u32 = 9;
+/// Entries of a leaf, as a power of two: one page of them. Few in models.
+const LEAF_SHIFT_MIN: u32 = if cfg!(loom) { 1 } else { 9 };
 /// At most this many entries, 2 MiB, are allocated at once or form a flat array.
-const LEAF_SHIFT_MAX: u32 = 18;
+const LEAF_SHIFT_MAX: u32 = if cfg!(loom) { 2 } else { 18 };
 
 /// Contents of an entry: one word, changed by [`PageTable`] only.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -179,11 +181,15 @@ impl PageTable {
     #[inline]
     pub(super) fn get(&self, page: u64) -> Entry {
         // Relaxed: the frame's own word decides.
-        self.existing(page)
-            .map_or(Entry::ABSENT, |word| match word {
-                Some(word) => Entry(word.load(Ordering::Relaxed)),
-                None => Entry::HOLE,
-            })
+        let entry = match self.existing(page) {
+            Some(Some(word)) => Entry(word.load(Ordering::Relaxed)),
+            Some(None) => Entry::HOLE,
+            None => Entry::ABSENT,
+        };
+        match entry == Entry::ABSENT && self.own_leaf(page).is_some_and(OwnLeaf::is_punched) {
+            true => Entry::HOLE,
+            false => entry,
+        }
     }
 
     /// Returns a page's current entry, if the table has a flat array.
@@ -241,10 +247,20 @@ impl PageTable {
             // Release. Pairs with: the acquire of `clear` and `punch`: the count that the caller
             // raised is lowered after that, never before.
             match word.compare_exchange(seen.0, present.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) if seen == Entry::ABSENT && self.is_punched_now(page) => {
+                    // If the entry is gone already, it was taken after it had been installed.
+                    let was = self.clear(page, pfn, Left::Absent);
+                    return was.map_or(Installed::Now(seen), |_| Installed::Hole);
+                }
                 Ok(_) => return Installed::Now(seen),
                 Err(now) => seen = Entry(now),
             }
         }
+    }
+
+    /// Whether a page whose entry was absent, and has just become present, is a hole.
+    fn is_punched_now(&self, page: u64) -> bool {
+        self.own_leaf(page).is_some_and(OwnLeaf::is_punched_now)
     }
 
     /// Clears an entry that names `pfn` and leaves `left`. Returns the former entry, or `None` if
@@ -320,10 +336,21 @@ impl PageTable {
                 continue;
             }
             let leaf = self.leaf(index);
+            // Absent entries of a leaf that was punched as a whole are holes.
+            let is_punched = self.own_leaf(page).is_some_and(|own| {
+                if is_whole {
+                    own.punch();
+                }
+                own.is_punched()
+            });
             for page in page..end {
                 let Some(word) = leaf.get(self.slot(page)) else {
                     break;
                 };
+                // Relaxed: an entry that becomes present later finds the leaf punched.
+                if is_punched && word.load(Ordering::Relaxed) == Entry::ABSENT.0 {
+                    continue;
+                }
                 // Acquire. Pairs with: the release of `install`.
                 let was = Entry(word.swap(Entry::HOLE.0, Ordering::Acquire));
                 if was != Entry::ABSENT && !was.is_hole() {
@@ -396,6 +423,15 @@ impl PageTable {
         self.leaves.places_made()
     }
 
+    /// Returns the number of entries that were written and are not absent.
+    #[cfg(test)]
+    pub(super) fn entries_written(&self) -> usize {
+        let made = (0..self.leaves.len()).filter_map(|index| self.made(index));
+        made.flatten()
+            .filter(|word| word.load(Ordering::Relaxed) != Entry::ABSENT.0)
+            .count()
+    }
+
     /// Returns the first page behind the block of a leaf, if no leaf of the block was allocated.
     fn after_unmade(&self, index: usize) -> Option<u64> {
         let behind = (self.leaves.behind_block(index) as u64) << self.leaf_shift;
@@ -430,7 +466,8 @@ impl PageTable {
                 return Leaf::SideBySide;
             }
             let first = (index as u64) << self.leaf_shift;
-            Leaf::Own(entries((self.len - first).min(1 << self.leaf_shift)))
+            let entries = entries((self.len - first).min(1 << self.leaf_shift));
+            Leaf::Own(OwnLeaf::new(entries))
         });
         self.entries_of(index, leaf)
     }
@@ -444,7 +481,18 @@ impl PageTable {
                 let rest = &self.side_by_side[first..];
                 &rest[..rest.len().min(len)]
             }
-            Leaf::Own(entries) => entries,
+            Leaf::Own(own) => &own.entries,
+        }
+    }
+
+    /// Returns a page's leaf, if it was allocated and has own memory.
+    fn own_leaf(&self, page: u64) -> Option<&OwnLeaf> {
+        match self
+            .leaves
+            .get(usize::try_from(page >> self.leaf_shift).ok()?)?
+        {
+            Leaf::Own(own) => Some(own),
+            Leaf::Holes | Leaf::SideBySide => None,
         }
     }
 

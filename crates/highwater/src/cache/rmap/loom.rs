@@ -248,3 +248,48 @@ fn a_stale_entry_shows_no_other_page() {
         other.join().unwrap();
     });
 }
+
+/// Goal: a page that is installed while its leaf is punched as a whole, without a write to absent
+/// entries, is taken out once or was never in. Method: both at once, and the entry is marked; the
+/// leaf has memory of its own.
+#[test]
+fn a_leaf_that_is_punched_as_a_whole_keeps_no_page() {
+    use super::super::table::{Entry, Installed, Left, PageTable};
+    const PFN: Pfn = Pfn(1);
+    for is_swapped in [false, true] {
+        model(move || {
+            let table = Arc::new(PageTable::new(8, 2));
+            // The leaf of pages 4 and 5 exists.
+            table.install(4, PFN);
+            let left = if is_swapped {
+                Left::Swapped
+            } else {
+                Left::Absent
+            };
+            table.clear(4, PFN, left);
+            let installer = Arc::clone(&table);
+            let installer = thread::spawn(move || {
+                let installed = installer.install(4, PFN);
+                let seen = installer.get(4);
+                if seen.pfn().is_some() {
+                    installer.touch(4, seen);
+                }
+                installed
+            });
+            let mut taken = Vec::new();
+            table.punch(4..6, |page, was| taken.push((page, was.pfn())));
+            let was_swapped = is_swapped.then_some((4, None));
+            match installer.join().unwrap() {
+                Installed::Now(former) => {
+                    assert_eq!(former.is_swapped(), is_swapped);
+                    assert_eq!(taken, [(4, Some(PFN))]);
+                }
+                Installed::Hole => assert_eq!(taken, Vec::from_iter(was_swapped)),
+                Installed::Before => panic!("nothing was there before"),
+            }
+            assert!(table.get(4).is_hole() && table.get(5).is_hole());
+            assert_eq!(table.install(5, PFN), Installed::Hole);
+            assert_eq!(table.get(3), Entry::ABSENT);
+        });
+    }
+}
