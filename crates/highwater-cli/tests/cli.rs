@@ -127,8 +127,8 @@ fn json_has_exactly_the_documented_fields() {
         io io_reason kernel_cached_bytes capacity_bytes frames_peak_bytes rss_peak_bytes verify_failures leaked_frames \
         leaked_bytes tenants";
     const MACHINE_FIELDS: &str = "cpus_online kernel_release architecture";
-    const TRACE_FIELDS: &str =
-        "name format compression stored_bytes sha256 bad_records empty_records recording";
+    const TRACE_FIELDS: &str = "name format block_bytes columns compression stored_bytes sha256 \
+        bad_records empty_records recording";
     const TENANT_FIELDS: &str = "name trace requests page_accesses hits hit_ratio usage_bytes \
         usage_low_bytes usage_high_bytes usage_precise_bytes peak_bytes max_bytes max_events victims";
     let bench = Bench::new();
@@ -227,6 +227,8 @@ fn json_says_what_was_run() {
     let replayed = &report["tenants"][0]["trace"];
     assert_eq!(replayed["name"], trace);
     assert_eq!(replayed["format"], "arc");
+    assert_eq!(replayed["block_bytes"], 512);
+    assert_eq!(replayed["columns"], Value::Null);
     assert_eq!(replayed["compression"], "plain");
     assert_eq!(replayed["stored_bytes"], 29);
     let digest = said("sha256sum", &trace);

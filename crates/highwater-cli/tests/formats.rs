@@ -121,9 +121,11 @@ fn columns_without_a_header_are_named_on_the_command_line() {
         ]);
         command.args(options).stdin(Stdio::null()).output().unwrap()
     };
-    let output = replay(&["--columns", "time=1,key=2,size=3,op=4"]);
+    let columns = "time=1,key=2,size=3,op=4";
+    let output = replay(&["--columns", columns]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["tenants"][0]["trace"]["columns"], columns);
     assert_eq!(
         (&report["page_accesses"], &report["hits"]),
         (&4.into(), &1.into())

@@ -53,6 +53,10 @@ pub struct TraceReport {
     pub name: String,
     /// The format of its records.
     pub format: String,
+    /// Bytes of a block of an `arc` trace; null for other formats.
+    pub block_bytes: Option<u32>,
+    /// Columns of a `csv` trace, as `--columns` takes them; null for other formats.
+    pub columns: Option<String>,
     /// How it is stored: `plain`, `zstd`, `gzip` or `xz`.
     pub compression: String,
     /// Its length as stored; null where the reader gave up before the end.
@@ -105,6 +109,8 @@ impl TraceReport {
         Self {
             name: trace.name().to_string_lossy().into_owned(),
             format: trace.format().to_string(),
+            block_bytes: trace.block_size(),
+            columns: trace.columns().map(|columns| columns.to_string()),
             compression: trace.compression().to_string(),
             stored_bytes,
             sha256,

@@ -203,6 +203,10 @@ impl Layout {
         }
     }
 
+    pub(super) const fn columns(&self) -> Columns {
+        self.columns
+    }
+
     /// Returns whether a record can be a write.
     pub(super) const fn may_write(&self) -> bool {
         self.columns.op.is_some()
@@ -239,17 +243,25 @@ impl Layout {
         Some((kind?, found_key?, bytes?))
     }
 
-    /// Returns whether the first line is a header although the user has named the columns: it has a
-    /// word where a record has a time, a size or an op.
+    /// Returns whether the first line is a header although the user has named the columns: it has
+    /// no number, and a word where a record has a time, a size or an op, or a name of keys.
     fn has_words(&self, line: &[u8]) -> bool {
+        let Columns {
+            time,
+            key,
+            size,
+            op,
+        } = self.columns;
+        let field = |number: usize| fields(line).nth(number - 1);
         let is_word = |number: Option<usize>| {
-            let field = number.and_then(|number| fields(line).nth(number - 1));
-            field.is_some_and(|field| {
+            number.and_then(field).is_some_and(|field| {
                 field.first().is_some_and(u8::is_ascii_alphabetic) && Kind::of(field).is_none()
             })
         };
-        let Columns { time, size, op, .. } = self.columns;
-        is_word(time) || is_word(size) || is_word(op)
+        let names_keys = field(key).is_some_and(|field| Layout::of_header(field).is_some());
+        let starts_with_digit = |field: &[u8]| field.first().is_some_and(u8::is_ascii_digit);
+        !fields(line).any(starts_with_digit)
+            && (names_keys || is_word(time) || is_word(size) || is_word(op))
     }
 }
 
@@ -438,6 +450,21 @@ mod tests {
         assert_eq!(columns("time,size,op"), None);
         assert_eq!(columns("key,size,key"), None);
         assert_eq!(columns("1,2,3"), None);
+    }
+
+    #[test]
+    fn a_first_line_of_words_is_a_header_also_where_columns_are_named() {
+        let has_words = |columns: &str, line: &str| {
+            Layout::of_columns(columns.parse().unwrap()).has_words(line.as_bytes())
+        };
+        assert!(has_words("time=1,key=2,op=3", "when,what,verb"));
+        assert!(has_words("key=2", "time,key,size"));
+        assert!(has_words("key=1,size=2", "Object,length"));
+        // These are records, good ones or bad ones.
+        assert!(!has_words("time=1,key=2,op=3", "1,k,GETX"));
+        assert!(!has_words("key=2,size=3", "1,k,abc"));
+        assert!(!has_words("key=1,op=2", "user:7,get"));
+        assert!(!has_words("key=1", "user:7"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::blocks::{SECTOR_BYTES, parse_address, parse_arc, parse_lirs, parse_vscsi};
 use super::compact::{Cursor, HEADER, RECORD_MAX};
-use super::csv::{Layout, parse_csv, parse_msr, parse_twitter};
+use super::csv::{Columns, Layout, parse_csv, parse_msr, parse_twitter};
 use super::decompress::Decoder;
 use super::detect::{PREFIX, Sample, detect};
 use super::digest::Digest;
@@ -201,6 +201,19 @@ impl TraceReader {
     #[must_use]
     pub const fn format(&self) -> Format {
         self.format
+    }
+
+    /// Returns the bytes of a block of an `arc` trace; `None` for other formats.
+    #[must_use]
+    pub fn block_size(&self) -> Option<u32> {
+        (self.format == Format::Arc).then_some(self.block_size)
+    }
+
+    /// Returns the columns of a `csv` trace, as named or as its header says; `None` for other
+    /// formats.
+    #[must_use]
+    pub fn columns(&self) -> Option<Columns> {
+        (self.format == Format::Csv).then_some(self.layout.columns())
     }
 
     /// Returns the trace's compression.
