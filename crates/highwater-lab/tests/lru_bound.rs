@@ -1,6 +1,6 @@
-//! Promise: the default policy has at most 2.5 % more misses than exact LRU on any sequence of
-//! accesses, and on average no more than S3-FIFO, also where it was not tuned. Generated families
-//! of accesses stand in for all others.
+//! Promise: the default policy has at most 2.5 % more misses than exact LRU on families of accesses
+//! made by rule, and on average no more than S3-FIFO, also where it was not tuned. It is no bound
+//! for all sequences: the library's `limitations.md` names families with more.
 //!
 //! A trace is a hundred times as long as the cache. The bound includes the cost of finding the
 //! right length of the list of new pages, from an empty cache.

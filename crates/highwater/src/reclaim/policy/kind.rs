@@ -20,10 +20,11 @@ pub enum PolicyKind {
     S3Fifo,
     /// Two clocks whose share adapts, as in ARC.
     Car,
-    /// New pages apart, on a list with an adaptive share; bounded by LRU. The default: over
-    /// recorded traces it misses less than the others (`highwater lab policies`), and on none, nor
-    /// on synthetic families, more than 2.5 % more than LRU. Costs 16 looks at pages for each page
-    /// that comes in.
+    /// New pages apart, on a list with an adaptive share; as LRU where that pays. The default: over
+    /// recorded traces it misses less than the others (`highwater lab policies`), and on none of
+    /// them more than 2.5 % more than LRU, in caches of up to 10 % of the footprint;
+    /// [limitations](crate::docs::limitations) has where it does. Costs 16 looks at pages for each
+    /// page that comes in.
     #[default]
     Balanced,
 }
