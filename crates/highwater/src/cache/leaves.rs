@@ -28,9 +28,9 @@ pub(super) enum Leaf {
 /// A leaf with memory of its own, of which the system commits what is written.
 pub(super) struct OwnLeaf {
     pub(super) entries: Box<[AtomicU64]>,
-    /// Whether all pages are holes, also those with absent entries, which are not written for that.
-    /// Written by: the thread that punches the leaf, once. Read by: any thread that finds an absent
-    /// entry, or has just made one present. Publishes: nothing.
+    /// Whether absent entries are holes. Written by: threads that unmap all pages of the leaf; only
+    /// ever set. Read by: any thread that finds an absent entry, or has reserved one. Publishes:
+    /// nothing.
     is_punched: AtomicBool,
 }
 
@@ -48,20 +48,21 @@ impl OwnLeaf {
     pub(super) fn punch(&self) {
         // Relaxed: the fence orders it.
         self.is_punched.store(true, Ordering::Relaxed);
-        // Pairs with: that of `is_punched_now`. Either a thread that makes an entry present finds
-        // this afterwards, or the caller finds the entry.
+        // Pairs with: the fence of `is_punched_now`. Either a thread that has reserved an entry
+        // finds the mark, or the caller finds the entry reserved or what became of it.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether absent entries are holes.
+    /// Returns whether absent entries are holes.
     pub(super) fn is_punched(&self) -> bool {
         // Relaxed: as an entry that is not a hole yet.
         self.is_punched.load(Ordering::Relaxed)
     }
 
-    /// As [`is_punched`](Self::is_punched), for a thread that has made an absent entry present.
+    /// As [`is_punched`](Self::is_punched), for a thread that has reserved an entry, or found it
+    /// reserved.
     pub(super) fn is_punched_now(&self) -> bool {
-        // Pairs with: that of `punch`.
+        // Pairs with: the fence of `punch`.
         fence(Ordering::SeqCst);
         self.is_punched()
     }

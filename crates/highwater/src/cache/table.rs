@@ -20,9 +20,12 @@
 //! be visited before. A table of up to 2^18 pages (1 GiB) has one flat array, in memory that the
 //! system commits as it is written: one load reaches an entry. In a larger table each leaf has its
 //! own memory. A leaf has 512 entries, or up to 2^18 if the table would otherwise have more than
-//! 16,384 leaves. If all of its pages are unmapped at once, a leaf with own memory says so for all
-//! absent entries, which are not written: else a mapping with a few pages in each leaf would commit
-//! all of the table when it goes.
+//! 16,384 leaves.
+//!
+//! Unmapping all pages of a leaf with own memory sets the leaf's mark and writes no absent entry:
+//! a mapping with a few pages in each of many leaves would commit the whole table. An absent entry
+//! of a marked leaf is a hole. So that none becomes present there, such an entry is *reserved*
+//! first, and made present only if the mark is not set after that.
 //!
 //! The module `leaves` holds the directory of leaves: a table costs memory for the parts in use,
 //! whatever its length.
@@ -55,6 +58,8 @@ impl Entry {
     pub(super) const ABSENT: Self = Self(0);
     const SWAPPED: Self = Self(1 << 32);
     const HOLE: Self = Self(1 << 33);
+    /// Absent, and about to be made present: only in leaves with own memory.
+    const RESERVED: Self = Self(1 << 34);
     const PRESENT: u64 = 1 << 60;
     const YOUNG_SHIFT: u32 = 61;
     const YOUNG: u64 = (Self::YOUNG_MAX as u64) << Self::YOUNG_SHIFT;
@@ -104,6 +109,10 @@ impl Entry {
 
     pub(super) const fn is_hole(self) -> bool {
         self.0 == Self::HOLE.0
+    }
+
+    const fn is_absent(self) -> bool {
+        self.0 == Self::ABSENT.0 || self.0 == Self::RESERVED.0
     }
 
     const fn without_young(self) -> Self {
@@ -183,12 +192,15 @@ impl PageTable {
         // Relaxed: the frame's own word decides.
         let entry = match self.existing(page) {
             Some(Some(word)) => Entry(word.load(Ordering::Relaxed)),
-            Some(None) => Entry::HOLE,
-            None => Entry::ABSENT,
+            Some(None) => return Entry::HOLE,
+            None => return Entry::ABSENT,
         };
-        match entry == Entry::ABSENT && self.own_leaf(page).is_some_and(OwnLeaf::is_punched) {
+        if !entry.is_absent() {
+            return entry;
+        }
+        match self.own_leaf(page).is_some_and(OwnLeaf::is_punched) {
             true => Entry::HOLE,
-            false => entry,
+            false => Entry::ABSENT,
         }
     }
 
@@ -231,10 +243,11 @@ impl PageTable {
         let Some(word) = self.word(page) else {
             return Installed::Hole;
         };
+        let own = self.own_leaf(page);
         // Relaxed: the exchange below decides.
         let mut seen = Entry(word.load(Ordering::Relaxed));
         // Terminates: an entry that fails the exchange has become present, swapped or a hole, or
-        // was marked.
+        // was marked or reserved.
         loop {
             if seen.is_hole() {
                 return Installed::Hole;
@@ -243,24 +256,25 @@ impl PageTable {
                 assert_eq!(there, pfn, "page {page} of a mapping is in two frames");
                 return Installed::Before;
             }
+            if let Some(own) = own.filter(|_| seen.is_absent()) {
+                match own.reserve(word, seen) {
+                    Reserved::Yes => seen = Entry::RESERVED,
+                    Reserved::Hole => return Installed::Hole,
+                    Reserved::Changed(now) => {
+                        seen = now;
+                        continue;
+                    }
+                }
+            }
             let present = Entry::present(pfn).touched(self.young_max);
             // Release. Pairs with: the acquire of `clear` and `punch`: the count that the caller
             // raised is lowered after that, never before.
             match word.compare_exchange(seen.0, present.0, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) if seen == Entry::ABSENT && self.is_punched_now(page) => {
-                    // If the entry is gone already, it was taken after it had been installed.
-                    let was = self.clear(page, pfn, Left::Absent);
-                    return was.map_or(Installed::Now(seen), |_| Installed::Hole);
-                }
+                Ok(_) if seen.is_absent() => return Installed::Now(Entry::ABSENT),
                 Ok(_) => return Installed::Now(seen),
                 Err(now) => seen = Entry(now),
             }
         }
-    }
-
-    /// Whether a page whose entry was absent, and has just become present, is a hole.
-    fn is_punched_now(&self, page: u64) -> bool {
-        self.own_leaf(page).is_some_and(OwnLeaf::is_punched_now)
     }
 
     /// Clears an entry that names `pfn` and leaves `left`. Returns the former entry, or `None` if
@@ -347,13 +361,13 @@ impl PageTable {
                 let Some(word) = leaf.get(self.slot(page)) else {
                     break;
                 };
-                // Relaxed: an entry that becomes present later finds the leaf punched.
+                // Relaxed: an entry that is reserved later is not made present.
                 if is_punched && word.load(Ordering::Relaxed) == Entry::ABSENT.0 {
                     continue;
                 }
                 // Acquire. Pairs with: the release of `install`.
                 let was = Entry(word.swap(Entry::HOLE.0, Ordering::Acquire));
-                if was != Entry::ABSENT && !was.is_hole() {
+                if !was.is_absent() && !was.is_hole() {
                     taken(page, was);
                 }
             }
@@ -513,6 +527,42 @@ impl PageTable {
 #[expect(clippy::cast_possible_truncation, reason = "entries fit memory")]
 fn entries(count: u64) -> Box<[AtomicU64]> {
     zeroed(count as usize)
+}
+
+/// Result of reserving an absent entry.
+enum Reserved {
+    /// It is reserved, and may be made present.
+    Yes,
+    /// The page was unmapped.
+    Hole,
+    /// It was changed meanwhile.
+    Changed(Entry),
+}
+
+impl OwnLeaf {
+    /// Reserves an entry that was seen as absent, or reserved by another thread.
+    fn reserve(&self, word: &AtomicU64, seen: Entry) -> Reserved {
+        if self.is_punched() {
+            return Reserved::Hole;
+        }
+        let exchange = |from: Entry, to: Entry| {
+            // Relaxed, both: it names no frame, and the fence orders it.
+            let result = word.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed);
+            result.map_err(|now| Reserved::Changed(Entry(now)))
+        };
+        if seen != Entry::RESERVED
+            && let Err(changed) = exchange(seen, Entry::RESERVED)
+        {
+            return changed;
+        }
+        if !self.is_punched_now() {
+            return Reserved::Yes;
+        }
+        match exchange(Entry::RESERVED, Entry::HOLE) {
+            Ok(_) => Reserved::Hole,
+            Err(changed) => changed,
+        }
+    }
 }
 
 /// State of an entry after it is cleared.

@@ -135,9 +135,9 @@ macro_rules! committed {
 const _: () = assert!(offset_of!(Stationed, word) == 0);
 
 impl<const GUARDED: bool> On<'_, GUARDED> {
-    /// Returns what a sequence finds the guard by: a pointer that lies as much below it as the word
-    /// of a [`Stationed`] below its station, so that one register holds both. Without a guard, a
-    /// number that is in a register anyway.
+    /// Returns a pointer by which a sequence finds the guard: 8 bytes below it, so that a word that
+    /// lies there, as in a [`Stationed`], needs no register of its own. Without a guard, a number
+    /// that is in a register anyway.
     #[inline(always)]
     fn before_guard(&self) -> *mut u64 {
         match self.guard {

@@ -1,5 +1,5 @@
-//! Loom models of mapping, evicting and unmapping one page, with two threads: installing an entry
-//! against eviction by a snapshot, both against unmapping, and reading by a stale entry.
+//! Loom models of mapping, evicting and unmapping one page, with two or three threads: installing
+//! an entry against eviction by a snapshot, both against unmapping, and reading by a stale entry.
 
 use ::loom::{model, thread};
 
@@ -249,47 +249,66 @@ fn a_stale_entry_shows_no_other_page() {
     });
 }
 
-/// Goal: a page that is installed while its leaf is punched as a whole, without a write to absent
-/// entries, is taken out once or was never in. Method: both at once, and the entry is marked; the
-/// leaf has memory of its own.
 #[test]
 fn a_leaf_that_is_punched_as_a_whole_keeps_no_page() {
+    // Goal: what is installed while its leaf is punched, without a write to absent entries, is
+    // taken out once or was never in, and no entry of a hole is present or swapped, at any time.
+    // Method: a leaf with memory of its own, punched beside another that installs a page, beside
+    // one that installs it and one that swaps it out, and beside two that install it.
     use super::super::table::{Entry, Installed, Left, PageTable};
     const PFN: Pfn = Pfn(1);
-    for is_swapped in [false, true] {
+    let model_of = |is_swapped: bool, installers: usize, swaps_out: bool| {
         model(move || {
             let table = Arc::new(PageTable::new(8, 2));
             // The leaf of pages 4 and 5 exists.
             table.install(4, PFN);
-            let left = if is_swapped {
-                Left::Swapped
-            } else {
-                Left::Absent
-            };
-            table.clear(4, PFN, left);
-            let installer = Arc::clone(&table);
-            let installer = thread::spawn(move || {
-                let installed = installer.install(4, PFN);
-                let seen = installer.get(4);
-                if seen.pfn().is_some() {
-                    installer.touch(4, seen);
-                }
-                installed
+            table.clear(
+                4,
+                PFN,
+                if is_swapped {
+                    Left::Swapped
+                } else {
+                    Left::Absent
+                },
+            );
+            let others: Vec<_> = (0..installers)
+                .map(|_| {
+                    let table = Arc::clone(&table);
+                    thread::spawn(move || table.install(4, PFN))
+                })
+                .collect();
+            let reclaimer = swaps_out.then(|| {
+                let table = Arc::clone(&table);
+                thread::spawn(move || table.clear(4, PFN, Left::Swapped))
             });
             let mut taken = Vec::new();
-            table.punch(4..6, |page, was| taken.push((page, was.pfn())));
-            let was_swapped = is_swapped.then_some((4, None));
-            match installer.join().unwrap() {
-                Installed::Now(former) => {
-                    assert_eq!(former.is_swapped(), is_swapped);
-                    assert_eq!(taken, [(4, Some(PFN))]);
-                }
-                Installed::Hole => assert_eq!(taken, Vec::from_iter(was_swapped)),
-                Installed::Before => panic!("nothing was there before"),
-            }
+            table.punch(4..6, |_, was| taken.push(was));
             assert!(table.get(4).is_hole() && table.get(5).is_hole());
+            let swapped_out = reclaimer.and_then(|reclaimer| reclaimer.join().unwrap());
+            taken.extend(swapped_out);
+            let installed = others.into_iter().map(|other| other.join().unwrap());
+            let formers: Vec<Entry> = installed
+                .filter_map(|installed| match installed {
+                    Installed::Now(former) => Some(former),
+                    Installed::Before | Installed::Hole => None,
+                })
+                .collect();
+            // Each entry that was made present, or swapped, was taken once.
+            let count = |entries: &[Entry], is: fn(&Entry) -> bool| {
+                entries.iter().filter(|entry| is(entry)).count()
+            };
+            let is_swap: fn(&Entry) -> bool = |entry| entry.is_swapped();
+            assert_eq!(count(&taken, |entry| entry.pfn().is_some()), formers.len());
+            let made = usize::from(is_swapped) + usize::from(swapped_out.is_some());
+            assert_eq!(count(&taken, is_swap) + count(&formers, is_swap), made);
+            assert!(table.get(4).is_hole());
             assert_eq!(table.install(5, PFN), Installed::Hole);
-            assert_eq!(table.get(3), Entry::ABSENT);
+            table.for_each(|page, entry| panic!("page {page}: {entry:?}"));
         });
+    };
+    for is_swapped in [false, true] {
+        model_of(is_swapped, 1, false);
+        model_of(is_swapped, 1, true);
+        model_of(is_swapped, 2, false);
     }
 }

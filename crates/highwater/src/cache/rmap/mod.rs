@@ -29,8 +29,9 @@
 //!    entry only if it was installed after the walk began; that one is seen by its count in 3. The
 //!    invariant does not need the lock: it is there because the kernel has it, and reclaim policies
 //!    differ in how they treat it.
-//! 5. *The end of an area*. A snapshot keeps its areas alive. Their entries are holes by then,
-//!    which no thread installs in or clears again, so a late walker counts nothing.
+//! 5. *The end of an area*. A snapshot keeps its areas alive. Their entries are holes by then, or
+//!    absent ones of a leaf of holes, which no thread makes present or clears again, so a late
+//!    walker counts nothing.
 //!
 //! Checked by the models in `loom` (`an_entry_installed_during_an_eviction_keeps_the_page` and
 //! those beside it).

@@ -51,12 +51,14 @@ impl Header {
     /// Returns the header after a push that steps the tally by `step`, up or (wrapped) down.
     #[inline]
     pub(super) const fn pushed(self, step: u64) -> Self {
+        debug_assert!((self.0 & TALLY).wrapping_add(step) <= TALLY);
         Self(self.0.wrapping_add(ONE_TOKEN).wrapping_add(step))
     }
 
     /// Returns the header after a pop that steps the tally by `step`, up or (wrapped) down.
     #[inline]
     pub(super) const fn popped(self, step: u64) -> Self {
+        debug_assert!((self.0 & TALLY).wrapping_add(step) <= TALLY);
         Self(self.0.wrapping_sub(ONE_TOKEN).wrapping_add(step))
     }
 

@@ -74,11 +74,11 @@ pub(crate) use self::header::Header;
 
 /// What the user of stacks counts in the header of each: 16 bits, stepped by each push and pop.
 pub(crate) trait Tally {
-    /// Returns what a push adds to the tally, or subtracts (wrapped). `bound` is that of
-    /// [`Locked::set_limits`].
+    /// Returns what a push adds to the tally, or subtracts (wrapped): the sum has 16 bits. `bound`
+    /// is that of [`Locked::set_limits`].
     fn pushed(tally: u16, bound: u16) -> u64;
 
-    /// Returns what a pop adds to the tally, or subtracts (wrapped).
+    /// Returns what a pop adds to the tally, or subtracts (wrapped): the sum has 16 bits.
     fn popped(tally: u16) -> u64;
 }
 
@@ -407,7 +407,8 @@ impl<T: Token, S: Tally> Stacks<T, S> {
         self.sequences.area().filter(|_| cpu != self.extra())
     }
 
-    /// Returns the stack of the CPU that the thread runs on.
+    /// Returns the stack of the CPU that the thread runs on; `None` on an unknown CPU, and for a
+    /// thread that is not registered.
     #[inline(always)]
     fn own(&self, area: Area) -> Option<&Stack> {
         self.own.get(area.cpu_number() as usize)
@@ -418,6 +419,8 @@ impl<T: Token, S: Tally> Stacks<T, S> {
         self.own.iter().chain(self.extra.as_deref())
     }
 
+    /// Returns the stack of `cpu`.
+    ///
     /// # Panics
     ///
     /// When there is no such stack.

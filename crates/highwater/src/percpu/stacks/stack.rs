@@ -7,7 +7,7 @@ use super::Tally;
 use super::header::{Header, PLACES_MAX};
 use crate::memmap::zeroed;
 use crate::percpu::Area;
-use crate::percpu::sequences::On;
+use crate::percpu::sequences::{On, Stationed};
 use crate::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::units::CpuId;
 
@@ -58,6 +58,7 @@ impl Stack {
     const ONE_LOCK: u64 = 1 << 32;
 
     pub(super) fn new(cpu: CpuId, capacity: u32) -> Self {
+        debug_assert!(u64::from(cpu.0) < Self::GATE, "the number of {cpu}");
         Self {
             header: AtomicU64::new(Header::EMPTY.0),
             station: AtomicU64::new(u64::from(cpu.0)),
@@ -251,6 +252,10 @@ impl Stack {
 const _: () = {
     assert!(size_of::<Stack>() == 128, "one line, and its neighbour");
     assert!(offset_of!(Stack, bound) + 2 <= 64, "one line has it all");
+    assert!(
+        offset_of!(Stack, station) == offset_of!(Stationed, station),
+        "sequences find the station by the pointer to the header"
+    );
 };
 
 impl Ring {

@@ -230,8 +230,9 @@ fn the_same_traffic_finds_gates_without_a_membarrier() {
     }));
 }
 
-// Goal: each CPU has a stack of its own, and threads without rseq have one; a lock from any CPU
-// finds it, and makes it refuse pushes and pops. Method: threads pinned to each CPU.
+// Goal: each CPU has a stack of its own, and threads without rseq and on unknown CPUs have one; a
+// lock from any CPU finds it, and makes it refuse pushes and pops. Method: threads pinned to each
+// CPU, also beside stacks for one CPU.
 #[test]
 fn each_cpu_has_its_stack() {
     let Some(stacks) = this_machine(Regime::Restartable) else {
@@ -239,7 +240,7 @@ fn each_cpu_has_its_stack() {
     };
     let extra = stacks.extra();
     assert_eq!(stacks.cpus().len(), extra.index() + 1);
-    let round = |cpu: CpuId| {
+    let round = |stacks: &Tested, cpu: CpuId| {
         assert_eq!(stacks.here(), cpu);
         retried(|| stacks.push(Coin(cpu.0)).ok());
         assert_eq!(stacks.probe(cpu).len(), 1);
@@ -252,13 +253,17 @@ fn each_cpu_has_its_stack() {
         assert_eq!(stacks.pop(), None, "empty");
     };
     for cpu in allowed_cpus() {
-        run_on(cpu, || round(cpu));
+        run_on(cpu, || round(&stacks, cpu));
         for other in allowed_cpus() {
             run_on(other, || drop(stacks.lock_on(cpu)));
         }
-        run_on(cpu, || round(cpu));
+        run_on(cpu, || round(&stacks, cpu));
     }
-    run_unregistered(|| round(extra));
+    run_unregistered(|| round(&stacks, extra));
+    let of_one = stacks_of(Regime::Restartable, 1, 256);
+    for unknown in allowed_cpus().into_iter().filter(|cpu| cpu.0 > 0) {
+        run_on(unknown, || round(&of_one, of_one.extra()));
+    }
 }
 
 /// Returns the result of `work` once it was not interrupted.
