@@ -59,8 +59,7 @@ impl OwnLeaf {
         self.is_punched.load(Ordering::Relaxed)
     }
 
-    /// As [`is_punched`](Self::is_punched), for a thread that has reserved an entry, or found it
-    /// reserved.
+    /// As [`is_punched`](Self::is_punched), for a thread that has reserved an entry.
     pub(super) fn is_punched_now(&self) -> bool {
         // Pairs with: the fence of `punch`.
         fence(Ordering::SeqCst);

@@ -35,10 +35,12 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::ptr;
 
 use super::leaves::{LEAVES_SHIFT, Leaf, Leaves, OwnLeaf};
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread;
 use crate::units::Pfn;
 
 /// Entries of a leaf, as a power of two: one page of them. Few in models.
@@ -59,7 +61,7 @@ impl Entry {
     const SWAPPED: Self = Self(1 << 32);
     const HOLE: Self = Self(1 << 33);
     /// Absent, and about to be made present: only in leaves with own memory.
-    const RESERVED: Self = Self(1 << 34);
+    const RESERVED: u64 = 1 << 59;
     const PRESENT: u64 = 1 << 60;
     const YOUNG_SHIFT: u32 = 61;
     const YOUNG: u64 = (Self::YOUNG_MAX as u64) << Self::YOUNG_SHIFT;
@@ -111,8 +113,19 @@ impl Entry {
         self.0 == Self::HOLE.0
     }
 
+    /// Returns the reservation of one call, which knows it by an address on its stack: no other
+    /// call makes an entry equal to it.
+    fn reserved_by<T>(local: &T) -> Self {
+        let address = ptr::from_ref(local).addr() as u64;
+        Self(Self::RESERVED | address & (Self::RESERVED - 1))
+    }
+
+    const fn is_reserved(self) -> bool {
+        self.0 & (Self::PRESENT | Self::RESERVED) == Self::RESERVED
+    }
+
     const fn is_absent(self) -> bool {
-        self.0 == Self::ABSENT.0 || self.0 == Self::RESERVED.0
+        self.0 == Self::ABSENT.0 || self.is_reserved()
     }
 
     const fn without_young(self) -> Self {
@@ -247,7 +260,7 @@ impl PageTable {
         // Relaxed: the exchange below decides.
         let mut seen = Entry(word.load(Ordering::Relaxed));
         // Terminates: an entry that fails the exchange has become present, swapped or a hole, or
-        // was marked or reserved.
+        // was marked, or reserved by another thread, which gets time to go on.
         loop {
             if seen.is_hole() {
                 return Installed::Hole;
@@ -257,8 +270,8 @@ impl PageTable {
                 return Installed::Before;
             }
             if let Some(own) = own.filter(|_| seen.is_absent()) {
-                match own.reserve(word, seen) {
-                    Reserved::Yes => seen = Entry::RESERVED,
+                match own.reserve(word, seen, Entry::reserved_by(&seen)) {
+                    Reserved::By(this) => seen = this,
                     Reserved::Hole => return Installed::Hole,
                     Reserved::Changed(now) => {
                         seen = now;
@@ -531,8 +544,8 @@ fn entries(count: u64) -> Box<[AtomicU64]> {
 
 /// Result of reserving an absent entry.
 enum Reserved {
-    /// It is reserved, and may be made present.
-    Yes,
+    /// It is reserved, and may be made present as long as it is.
+    By(Entry),
     /// The page was unmapped.
     Hole,
     /// It was changed meanwhile.
@@ -540,8 +553,8 @@ enum Reserved {
 }
 
 impl OwnLeaf {
-    /// Reserves an entry that was seen as absent, or reserved by another thread.
-    fn reserve(&self, word: &AtomicU64, seen: Entry) -> Reserved {
+    /// Makes an entry that was seen as absent, or as reserved by another thread, `this`.
+    fn reserve(&self, word: &AtomicU64, seen: Entry, this: Entry) -> Reserved {
         if self.is_punched() {
             return Reserved::Hole;
         }
@@ -550,15 +563,16 @@ impl OwnLeaf {
             let result = word.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed);
             result.map_err(|now| Reserved::Changed(Entry(now)))
         };
-        if seen != Entry::RESERVED
-            && let Err(changed) = exchange(seen, Entry::RESERVED)
-        {
+        if seen.is_reserved() && !cfg!(loom) {
+            thread::yield_now();
+        }
+        if let Err(changed) = exchange(seen, this) {
             return changed;
         }
         if !self.is_punched_now() {
-            return Reserved::Yes;
+            return Reserved::By(this);
         }
-        match exchange(Entry::RESERVED, Entry::HOLE) {
+        match exchange(this, Entry::HOLE) {
             Ok(_) => Reserved::Hole,
             Err(changed) => changed,
         }

@@ -254,7 +254,7 @@ fn a_leaf_that_is_punched_as_a_whole_keeps_no_page() {
     // Goal: what is installed while its leaf is punched, without a write to absent entries, is
     // taken out once or was never in, and no entry of a hole is present or swapped, at any time.
     // Method: a leaf with memory of its own, punched beside another that installs a page, beside
-    // one that installs it and one that swaps it out, and beside two that install it.
+    // one or two that install it and one that swaps it out.
     use super::super::table::{Entry, Installed, Left, PageTable};
     const PFN: Pfn = Pfn(1);
     let model_of = |is_swapped: bool, installers: usize, swaps_out: bool| {
@@ -310,5 +310,6 @@ fn a_leaf_that_is_punched_as_a_whole_keeps_no_page() {
         model_of(is_swapped, 1, false);
         model_of(is_swapped, 1, true);
         model_of(is_swapped, 2, false);
+        model_of(is_swapped, 2, true);
     }
 }
