@@ -49,7 +49,7 @@ impl OwnLeaf {
         // Relaxed: the fence orders it.
         self.is_punched.store(true, Ordering::Relaxed);
         // Pairs with: the fence of `is_punched_now`. Either a thread that has reserved an entry
-        // finds the mark, or the caller finds the entry reserved or what became of it.
+        // finds the leaf punched, or the caller finds the entry reserved or what became of it.
         fence(Ordering::SeqCst);
     }
 

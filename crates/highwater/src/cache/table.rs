@@ -14,7 +14,8 @@
 //!
 //! A thread that holds the page (borrow, pin or latch) may install; any thread may clear; the
 //! thread that clears an entry lowers the frame's count (`mapcount`). Each transition is one atomic
-//! step on the word, so that each installed frame is taken out once.
+//! step on the word (an install into a leaf that may be punched takes two, below), so that each
+//! installed frame is taken out once.
 //!
 //! Entries are in leaves, which are allocated when a page of theirs is first installed and need not
 //! be visited before. A table of up to 2^18 pages (1 GiB) has one flat array, in memory that the
@@ -22,10 +23,11 @@
 //! own memory. A leaf has 512 entries, or up to 2^18 if the table would otherwise have more than
 //! 16,384 leaves.
 //!
-//! Unmapping all pages of a leaf with own memory sets the leaf's mark and writes no absent entry:
-//! a mapping with a few pages in each of many leaves would commit the whole table. An absent entry
-//! of a marked leaf is a hole. So that none becomes present there, such an entry is *reserved*
-//! first, and made present only if the mark is not set after that.
+//! A leaf with own memory that is unmapped as a whole is *punched*: its absent entries are holes,
+//! and are not written, or a mapping with a few pages in each of many leaves would commit its whole
+//! table when it goes. An install *reserves* an absent entry of such memory, looks whether the leaf
+//! is punched, and only then makes the entry present, if it is still reserved by the same call. So
+//! no hole is ever present, also not for a moment.
 //!
 //! The module `leaves` holds the directory of leaves: a table costs memory for the parts in use,
 //! whatever its length.
@@ -60,7 +62,7 @@ impl Entry {
     pub(super) const ABSENT: Self = Self(0);
     const SWAPPED: Self = Self(1 << 32);
     const HOLE: Self = Self(1 << 33);
-    /// Absent, and about to be made present: only in leaves with own memory.
+    /// Set in an entry that is absent and about to be made present, in a leaf with own memory.
     const RESERVED: u64 = 1 << 59;
     const PRESENT: u64 = 1 << 60;
     const YOUNG_SHIFT: u32 = 61;
@@ -514,10 +516,7 @@ impl PageTable {
 
     /// Returns a page's leaf, if it was allocated and has own memory.
     fn own_leaf(&self, page: u64) -> Option<&OwnLeaf> {
-        match self
-            .leaves
-            .get(usize::try_from(page >> self.leaf_shift).ok()?)?
-        {
+        match self.leaves.get(self.leaf_index(page))? {
             Leaf::Own(own) => Some(own),
             Leaf::Holes | Leaf::SideBySide => None,
         }
@@ -563,6 +562,7 @@ impl OwnLeaf {
             let result = word.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed);
             result.map_err(|now| Reserved::Changed(Entry(now)))
         };
+        // The other call is about to go on. Models search both orders anyway.
         if seen.is_reserved() && !cfg!(loom) {
             thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! Loom models of mapping, evicting and unmapping one page, with two or three threads: installing
-//! an entry against eviction by a snapshot, both against unmapping, and reading by a stale entry.
+//! Loom models of mapping, evicting and unmapping one page, with two to four threads: installing an
+//! entry against eviction by a snapshot, both against unmapping, and reading by a stale entry.
 
 use ::loom::{model, thread};
 
@@ -258,19 +258,15 @@ fn a_leaf_that_is_punched_as_a_whole_keeps_no_page() {
     use super::super::table::{Entry, Installed, Left, PageTable};
     const PFN: Pfn = Pfn(1);
     let model_of = |is_swapped: bool, installers: usize, swaps_out: bool| {
+        let left = match is_swapped {
+            true => Left::Swapped,
+            false => Left::Absent,
+        };
         model(move || {
             let table = Arc::new(PageTable::new(8, 2));
             // The leaf of pages 4 and 5 exists.
             table.install(4, PFN);
-            table.clear(
-                4,
-                PFN,
-                if is_swapped {
-                    Left::Swapped
-                } else {
-                    Left::Absent
-                },
-            );
+            table.clear(4, PFN, left);
             let others: Vec<_> = (0..installers)
                 .map(|_| {
                     let table = Arc::clone(&table);
