@@ -12,15 +12,15 @@ use highwater_lab::curve::{
 };
 use highwater_lab::models::Algorithm;
 use highwater_lab::replay::TenantConfig;
-use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
 
 use crate::Exit;
 use crate::limits;
 use crate::output::{complain, print};
-use crate::replay::{format_parser, input, name_of, shipped};
+use crate::replay::{input, name_of, shipped};
 use crate::report;
 use crate::signals::Signals;
 use crate::tenant_arg::TenantArgument;
+use crate::trace_arg::TraceArguments;
 use crate::watch::watched;
 
 const EXAMPLES: &str = "\
@@ -56,22 +56,8 @@ pub(crate) struct CurveArguments {
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// Format of the traces; `highwater formats` explains each [default: detected from the content]
-    #[arg(long, value_parser = format_parser())]
-    format: Option<Format>,
-
-    /// Columns of `csv` traces, numbered from 1, as in time=1,key=2,size=3,op=4; only the key is
-    /// required [default: those that the header names]
-    #[arg(long, value_name = "NAME=NUMBER,...")]
-    columns: Option<Columns>,
-
-    /// Bytes of a block in `arc` traces [default: 512]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
-    block_size: Option<u32>,
-
-    /// Skip and count bad records instead of stopping at the first
-    #[arg(long)]
-    lenient: bool,
+    #[command(flatten)]
+    reading: TraceArguments,
 
     /// A tenant with a name and a trace; repeatable
     #[arg(long = "tenant", value_name = "NAME=TRACE[,format=FORMAT]")]
@@ -182,13 +168,7 @@ impl CurveArguments {
     }
 
     fn config(&self) -> Result<CurveConfig, String> {
-        if let (Some(format), Some(_)) = (self.format, self.columns)
-            && format != Format::Csv
-        {
-            return Err(format!(
-                "`--columns` is for csv traces, not for `--format {format}`"
-            ));
-        }
+        self.reading.check()?;
         if let Some(tenant) = self.tenants.iter().find(|tenant| tenant.max.is_some()) {
             return Err(format!(
                 "tenant `{}`: max is for replays: a curve has every size; leave it out",
@@ -220,7 +200,7 @@ impl CurveArguments {
         let tenant = |name, path, format| TenantConfig {
             name,
             trace: input(path),
-            options: self.options(format),
+            options: self.reading.options(format),
             max: None,
         };
         let positional = self.traces.iter();
@@ -232,19 +212,6 @@ impl CurveArguments {
             tenants.push(shipped());
         }
         tenants
-    }
-
-    fn options(&self, format: Option<Format>) -> ReaderOptions {
-        ReaderOptions {
-            format: format.or(self.format),
-            block_size: self.block_size,
-            columns: self.columns,
-            lenient: match self.lenient {
-                true => Lenient::SkipBad,
-                false => Lenient::StopAtBad,
-            },
-            ..ReaderOptions::default()
-        }
     }
 
     /// Returns the policies that were asked for, each once.

@@ -7,7 +7,7 @@ use highwater_lab::trace::{Format, FormatGuide, GUIDE};
 
 use crate::Exit;
 use crate::output::{complain, print};
-use crate::replay::format_parser;
+use crate::trace_arg::format_parser;
 
 const EXAMPLES: &str = "\
 Examples:

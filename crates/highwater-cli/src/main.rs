@@ -23,6 +23,7 @@ mod report;
 mod signals;
 mod tenant_arg;
 mod top;
+mod trace_arg;
 mod watch;
 
 use std::panic;

@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use highwater::frame::Tunables;
 use highwater::lab::cache::READAHEAD_DEFAULT;
 use highwater::lab::reclaim::policy::PolicyKind;
@@ -16,7 +15,7 @@ use highwater_lab::replay::{
     DataIo, Failure, IN_FLIGHT_MAX, Outcome, Replay, ReplayConfig, ReplayError, Report,
     THREADS_MAX, Table, TenantConfig, TraceInput,
 };
-use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
+use highwater_lab::trace::ReaderOptions;
 use indicatif::HumanCount;
 use serde::Serialize;
 
@@ -28,6 +27,7 @@ use crate::report::leaves::{self, Spread};
 use crate::report::{self, Destination};
 use crate::signals::Signals;
 use crate::tenant_arg::TenantArgument;
+use crate::trace_arg::TraceArguments;
 use crate::watch::watched;
 
 /// The trace that ships with the program.
@@ -75,22 +75,8 @@ pub(crate) struct ReplayArguments {
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// Format of the traces; `highwater formats` explains each [default: detected from the content]
-    #[arg(long, value_parser = format_parser())]
-    format: Option<Format>,
-
-    /// Columns of `csv` traces, numbered from 1, as in time=1,key=2,size=3,op=4; only the key is
-    /// required [default: those that the header names]
-    #[arg(long, value_name = "NAME=NUMBER,...")]
-    columns: Option<Columns>,
-
-    /// Bytes of a block in `arc` traces [default: 512]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
-    block_size: Option<u32>,
-
-    /// Skip and count bad records instead of stopping at the first
-    #[arg(long)]
-    lenient: bool,
+    #[command(flatten)]
+    reading: TraceArguments,
 
     /// Memory for page frames, as in 64MiB or 2GiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_bytes)]
@@ -168,12 +154,6 @@ fn parse_bytes(text: &str) -> Result<Bytes, String> {
     text.parse().map_err(|e| format!("{e}"))
 }
 
-/// Returns the parser of format names on the command line.
-pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
-    let names = Format::ALL.map(|format| format.name());
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<Format>())
-}
-
 fn parse_threads(text: &str) -> Result<usize, String> {
     let threads = text.parse().ok();
     threads
@@ -194,12 +174,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
         Ok(signals) => signals,
         Err(e) => return unusable(format_args!("cannot handle signals: {e}")),
     };
-    if let (Some(format), Some(_)) = (arguments.format, arguments.columns)
-        && format != Format::Csv
-    {
-        return unusable(format_args!(
-            "`--columns` is for csv traces, not for `--format {format}`"
-        ));
+    if let Err(refused) = arguments.reading.check() {
+        return unusable(format_args!("{refused}"));
     }
     let needed = limits::of_a_replay(arguments.capacity, arguments.threads);
     let remedy = "give less `--capacity` or fewer `--threads`";
@@ -278,7 +254,7 @@ impl ReplayArguments {
         let positional = self.traces.iter().map(|path| TenantConfig {
             name: name_of(path),
             trace: input(path),
-            options: self.options(None),
+            options: self.reading.options(None),
             max: None,
         });
         let mut tenants: Vec<TenantConfig> = positional.chain(named).collect();
@@ -311,22 +287,8 @@ impl ReplayArguments {
         TenantConfig {
             name: tenant.name.clone(),
             trace: input(&tenant.trace),
-            options: self.options(tenant.format),
+            options: self.reading.options(tenant.format),
             max: tenant.max,
-        }
-    }
-
-    fn options(&self, format: Option<Format>) -> ReaderOptions {
-        ReaderOptions {
-            format: format.or(self.format),
-            block_size: self.block_size,
-            columns: self.columns,
-            lenient: if self.lenient {
-                Lenient::SkipBad
-            } else {
-                Lenient::StopAtBad
-            },
-            ..ReaderOptions::default()
         }
     }
 

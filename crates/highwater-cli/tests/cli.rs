@@ -62,7 +62,7 @@ fn mistakes_are_named() {
     let dir = bench.dir();
     let (missing, bad_tenant) = (bench.path("missing"), format!("a={trace},low=1MiB"));
     let (no_max, twice) = (format!("a={trace},max=0"), format!("a={other}"));
-    let cases: [(&[&str], &[&str]); 15] = [
+    let cases: [(&[&str], &[&str]); 16] = [
         (&["replai"], &["unrecognized subcommand", "replay"]),
         (
             &["replay", &missing],
@@ -92,7 +92,11 @@ fn mistakes_are_named() {
         ),
         (
             &["replay", &trace, "--block-size", "0"],
-            &["0", "--block-size"],
+            &["0 B", "--block-size", "1 B", "4294967295 B"],
+        ),
+        (
+            &["replay", &trace, "--block-size", "4Kb"],
+            &["4Kb", "--block-size", "whole number and a unit"],
         ),
         (
             &["replay", &trace, "--tenant", &twice],
@@ -126,7 +130,7 @@ fn json_has_exactly_the_documented_fields() {
         elapsed_s accesses_per_s hit_latency_us miss_latency_us regime regime_reason \
         io io_reason kernel_cached_bytes capacity_bytes frames_peak_bytes rss_peak_bytes verify_failures leaked_frames \
         leaked_bytes tenants";
-    const MACHINE_FIELDS: &str = "cpus_online kernel_release architecture";
+    const MACHINE_FIELDS: &str = "cpus_online cpu_model memory_bytes kernel_release architecture";
     const TRACE_FIELDS: &str = "name format block_bytes columns compression stored_bytes sha256 \
         bad_records empty_records recording";
     const TENANT_FIELDS: &str = "name trace requests page_accesses hits hit_ratio usage_bytes \
@@ -224,6 +228,8 @@ fn json_says_what_was_run() {
     assert_eq!(machine["architecture"], said("uname", "-m"));
     let online = said("getconf", "_NPROCESSORS_ONLN").parse::<u64>().unwrap();
     assert_eq!(machine["cpus_online"], online);
+    let pages = said("getconf", "_PHYS_PAGES").parse::<u64>().unwrap();
+    assert_eq!(machine["memory_bytes"], pages << 12);
     let replayed = &report["tenants"][0]["trace"];
     assert_eq!(replayed["name"], trace);
     assert_eq!(replayed["format"], "arc");

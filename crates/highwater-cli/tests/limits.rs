@@ -43,7 +43,7 @@ impl User {
         if !rustix::process::getuid().is_root() {
             return Some(Self(None));
         }
-        let user = 2_000_000_000 + 2 * std::process::id() + offset;
+        let user = 2_000_000_000 + 3 * std::process::id() + offset;
         let mut probe = Command::new(bench.path("highwater"));
         let probed = probe.arg("--version").uid(user).output();
         let may_run = probed.is_ok_and(|it| it.status.success());
@@ -148,6 +148,18 @@ fn a_refused_thread_of_an_experiment_names_the_limit_and_is_no_bug() {
             assert_explained(&output, &["thread", "RLIMIT_NPROC", "ulimit -u"]);
         }
     }
+}
+
+/// Goal: as above for the checks of a machine. Method: as above, with the limit of one process.
+#[test]
+fn a_refused_thread_of_the_checks_names_the_limit() {
+    let bench = bench_for_all();
+    let Some(user) = User::of_this_test(&bench, 2) else {
+        eprintln!("skipped: root may not run the program as another user here");
+        return;
+    };
+    let output = user.run(1, &["host"], &bench);
+    assert_explained(&output, &["thread", "RLIMIT_NPROC", "ulimit -u"]);
 }
 
 /// Goal: no limit on address space causes an abort. Method: limits from far too little to enough.

@@ -110,7 +110,7 @@ fn text_samples() -> Vec<Sample> {
         ),
         sample(
             Format::Msr,
-            "128166372003061629,hm,1,Read,383496192,32768,413\n128166372016382155,hm,1,Write,4095,2,0\r\n",
+            "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n128166372003061629,hm,1,Read,383496192,32768,413\n128166372016382155,hm,1,Write,4095,2,0\r\n",
             vec![pages(Op::Read, 93_627, 8), pages(Op::Write, 0, 2)],
         ),
         sample(
@@ -263,6 +263,18 @@ fn every_format_reads_its_sample() {
             "{} by content",
             sample.format
         );
+    }
+}
+
+// Goal: a byte order mark above a text changes nothing. Method: each text format, named and not.
+#[test]
+fn a_byte_order_mark_is_no_record() {
+    for sample in text_samples() {
+        let marked = [b"\xEF\xBB\xBF", sample.bytes.as_slice()].concat();
+        for format in [Some(sample.format), None] {
+            let read = read(&marked, &options(format, Lenient::StopAtBad));
+            assert_eq!(read.unwrap(), sample.requests, "{}", sample.format);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use highwater_host::{CHECKS, Check, Finding, Machine, Root, Verdict};
 use highwater_lab::control::{Control, Progress};
 
 use crate::Exit;
+use crate::limits;
 use crate::output::{complain, print};
 use crate::report::{self, Destination};
 use crate::signals::Signals;
@@ -209,7 +210,7 @@ fn waited(seconds: u32, signals: &Signals) -> Result<(), Exit> {
     };
     let waited = watched(&control, counting, signals, wait);
     match (waited, signals.received()) {
-        (Err(e), _) => Err(unusable(format_args!("cannot start a thread: {e}"))),
+        (Err(e), _) => Err(unusable(format_args!("{}", limits::no_thread(&e)))),
         (Ok(Err(_)), Some(signal)) => {
             complain(format_args!("interrupted"));
             Err(Exit::Signal(signal))

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Envelope;
 use super::axis::Axis;
 use super::figure::{Figure, Series, Shape};
+use super::machine::Machine;
 use super::page::{Mood, Page, grid};
 use super::table::{Cell, Line, table};
 
@@ -45,13 +46,6 @@ pub(crate) fn envelope(report: &CurveReport) -> Result<Envelope, String> {
 struct Data {
     report: CurveReport,
     machine: Machine,
-}
-
-#[derive(Deserialize)]
-struct Machine {
-    cpus_online: u64,
-    kernel_release: Option<String>,
-    architecture: String,
 }
 
 /// Draws the page.
@@ -420,12 +414,6 @@ fn split(split: &Split) -> (String, Markup) {
 }
 
 fn foot(envelope: &Envelope, data: &Data) -> Vec<(String, String)> {
-    let Machine {
-        cpus_online,
-        kernel_release,
-        architecture,
-    } = &data.machine;
-    let kernel = kernel_release.as_deref().unwrap_or("unknown kernel");
     let traces = data.report.tenants.iter().map(|tenant| {
         let bad = match tenant.bad_records {
             0 => String::new(),
@@ -440,10 +428,7 @@ fn foot(envelope: &Envelope, data: &Data) -> Vec<(String, String)> {
     });
     let mut foot = envelope.foot();
     foot.extend([
-        (
-            "Machine".to_owned(),
-            format!("{cpus_online} CPUs online, {architecture}, {kernel}"),
-        ),
+        data.machine.line(),
         ("Seed".to_owned(), data.report.seed.to_string()),
         ("Traces".to_owned(), traces.collect::<Vec<_>>().join("; ")),
         (

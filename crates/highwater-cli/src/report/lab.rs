@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::Envelope;
 use super::axis::{Axis, Scale};
+use super::machine::Machine;
 use super::page::{Mood, Page, grid};
 use super::rows::{self, Rows};
 use super::table::{Cell, Line, table};
@@ -42,13 +43,6 @@ pub(crate) fn envelope(entries: &[Entry]) -> Result<Envelope, String> {
 struct Data {
     experiments: Vec<Ran>,
     machine: Machine,
-}
-
-#[derive(Deserialize)]
-struct Machine {
-    cpus_online: u64,
-    kernel_release: Option<String>,
-    architecture: String,
 }
 
 #[derive(Deserialize)]
@@ -170,17 +164,10 @@ fn verdict(data: &Data, failed: &[&str], checks: usize) -> (String, Mood) {
 }
 
 fn foot(envelope: &Envelope, data: &Data) -> Vec<(String, String)> {
-    let Machine {
-        cpus_online,
-        kernel_release,
-        architecture,
-    } = &data.machine;
-    let kernel = kernel_release.as_deref().unwrap_or("unknown kernel");
-    let machine = format!("{cpus_online} CPUs online, {architecture}, {kernel}");
     let mut outcomes = data.experiments.iter().map(|ran| &ran.outcome);
     let seed = outcomes.find_map(|outcome| outcome.config.get("seed"));
     let mut foot = envelope.foot();
-    foot.push(("Machine".to_owned(), machine));
+    foot.push(data.machine.line());
     foot.extend(seed.map(|seed| ("Seed".to_owned(), seed.to_string())));
     foot
 }

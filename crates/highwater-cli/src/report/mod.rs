@@ -20,6 +20,7 @@ mod figure;
 pub(crate) mod host;
 pub(crate) mod lab;
 pub(crate) mod leaves;
+mod machine;
 mod page;
 mod recorded;
 pub(crate) mod replay;

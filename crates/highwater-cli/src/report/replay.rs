@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::axis::Axis;
 use super::figure::{Figure, Point, Series, Shape};
+use super::machine::Machine;
 use super::page::{Mood, Page, grid};
 use super::recorded::{self, Trace};
 use super::table::{Cell, Line, table};
@@ -106,13 +107,6 @@ struct Run {
     tenants: Vec<Tenant>,
     runs: Option<u64>,
     spread: Option<leaves::Spread>,
-}
-
-#[derive(Deserialize)]
-struct Machine {
-    cpus_online: u64,
-    kernel_release: Option<String>,
-    architecture: String,
 }
 
 #[derive(Deserialize)]
@@ -562,18 +556,9 @@ fn repeated(run: &Run, spread: &leaves::Spread) -> maud::Markup {
 }
 
 fn foot(envelope: &Envelope, run: &Run) -> Vec<(String, String)> {
-    let kernel = run
-        .machine
-        .kernel_release
-        .as_deref()
-        .unwrap_or("unknown kernel");
-    let machine = format!(
-        "{} CPUs online, {}, {kernel}",
-        run.machine.cpus_online, run.machine.architecture
-    );
     let mut foot = envelope.foot();
     foot.extend([
-        ("Machine".to_owned(), machine),
+        run.machine.line(),
         ("Seed".to_owned(), run.seed.to_string()),
         (
             "Run".to_owned(),

@@ -40,6 +40,10 @@ pub struct Manifest {
 pub struct Machine {
     /// CPUs that were online.
     pub cpus_online: usize,
+    /// The model of the first CPU; null where the system does not name it.
+    pub cpu_model: Option<String>,
+    /// Memory of the machine; null where the system does not say.
+    pub memory_bytes: Option<u64>,
     /// The kernel's release, as `uname -r` prints it; null where the system does not say.
     pub kernel_release: Option<String>,
     /// The instruction set that the program was built for.
@@ -94,12 +98,24 @@ impl Machine {
     #[must_use]
     pub fn detect() -> Self {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        let memory = field_of("/proc/meminfo", "MemTotal");
+        let memory_kib = memory.and_then(|memory| memory.strip_suffix(" kB")?.parse::<u64>().ok());
         Self {
             cpus_online: Topology::detect().nr_online(),
+            cpu_model: field_of("/proc/cpuinfo", "model name"),
+            memory_bytes: memory_kib.map(|kib| kib << 10),
             kernel_release: release.map(|release| release.trim().to_owned()),
             architecture: std::env::consts::ARCH,
         }
     }
+}
+
+/// Returns the first `NAME: value` of a file of the system.
+fn field_of(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let values = text.lines().filter_map(|line| line.split_once(':'));
+    let mut values = values.filter(|(field, _)| field.trim() == name);
+    values.next().map(|(_, value)| value.trim().to_owned())
 }
 
 impl TraceReport {

@@ -3,8 +3,9 @@
 //!
 //! - `csv`: the first line names the columns, or [`ReaderOptions::columns`](super::ReaderOptions)
 //!   does. Only the key is required. Without a size a key has one page, without an op it is read.
-//! - `msr`: `time,host,disk,Read|Write,offset,size,latency` in bytes; one volume a file. Source: D.
-//!   Narayanan, A. Donnelly and A. Rowstron, "Write Off-Loading", FAST 2008, and its traces.
+//! - `msr`: `time,host,disk,Read|Write,offset,size,latency` in bytes; one volume a file; names of
+//!   the fields may stand above. Source: D. Narayanan, A. Donnelly and A. Rowstron, "Write
+//!   Off-Loading", FAST 2008, and its traces.
 //! - `twitter`: `time,key,key size,value size,client,op,TTL`; an object is its key and its value.
 //!   Keys may hold commas, so fields are counted from both ends. Source: J. Yang, Y. Yue and K. V.
 //!   Rashmi, "A large scale analysis of hundreds of in-memory cache clusters at Twitter", OSDI
@@ -288,15 +289,23 @@ pub(super) fn parse_csv(line: &[u8], record: u64, layout: &Layout) -> Result<Par
     }
 }
 
-/// Parses one line of `msr`.
-pub(super) fn parse_msr(line: &[u8]) -> Result<Parsed, Fault> {
+/// Parses one line of `msr`; `record` is its number from 1.
+pub(super) fn parse_msr(line: &[u8], record: u64) -> Result<Parsed, Fault> {
     match msr_fields(line) {
         Some((op, offset, bytes)) => Request::on_bytes(op, offset, bytes),
+        None if record == 1 && is_msr_header(line) => Ok(Parsed::Blank),
         None if is_blank(line) => Ok(Parsed::Blank),
         None => Err(Fault::shape(
             "seven fields: time, host, disk, Read or Write, offset, size, latency",
         )),
     }
+}
+
+/// Returns whether a line names the fields, as some copies of the traces do.
+fn is_msr_header(line: &[u8]) -> bool {
+    let named = |(field, name): (&[u8], &[u8])| field.eq_ignore_ascii_case(name);
+    let names: [&[u8]; 3] = [b"type", b"offset", b"size"];
+    fields(line).count() == MSR_FIELDS && fields(line).skip(3).zip(names).all(named)
 }
 
 fn msr_fields(line: &[u8]) -> Option<(Op, u64, u64)> {

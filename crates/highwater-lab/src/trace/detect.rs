@@ -38,6 +38,9 @@ const RECORDS_MIN: usize = 4;
 /// Lines examined.
 const LINES_MAX: usize = 64;
 
+/// The byte order mark of UTF-8, with which some programs begin a text.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// The examined part of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sample<'bytes> {
@@ -61,8 +64,12 @@ pub(super) fn detect(sample: Sample<'_>) -> Result<Format, String> {
     if is_vscsi(bytes) {
         return Ok(Format::Vscsi);
     }
-    if is_text(bytes) {
-        return detect_text(sample);
+    let text = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    if is_text(text) {
+        return detect_text(match sample {
+            Sample::Whole(_) => Sample::Whole(text),
+            Sample::Beginning(_) => Sample::Beginning(text),
+        });
     }
     if is_oracle(sample) {
         return Ok(Format::OracleGeneral);
@@ -104,7 +111,7 @@ fn detect_text(sample: Sample<'_>) -> Result<Format, String> {
         (Format::Arc, |line| parse_arc(line, 1)),
         (Format::Address, parse_address),
         (Format::Mooncake, parse_mooncake),
-        (Format::Msr, parse_msr),
+        (Format::Msr, |line| parse_msr(line, 1)),
         (Format::Twitter, parse_twitter),
     ];
     let is_record = |line: &&[u8]| !matches!(line.trim_ascii(), b"" | b"*");

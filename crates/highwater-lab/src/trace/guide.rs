@@ -141,7 +141,8 @@ Keys are numbers or any other text.",
         format: Format::Msr,
         record: "\
 text, the MSR Cambridge traces: time, host, disk, Read or Write, offset and
-size in bytes, latency. One volume a file: host and disk are ignored.",
+size in bytes, latency. One volume a file: host and disk are ignored. A line
+that names type, offset and size may stand above.",
         examples: &[example(
             r"128166372003061629,hm,1,Read,383496192,32768,413\n128166372016382155,hm,1,Write,4096,4096,68\n",
             2,

@@ -15,7 +15,7 @@ use super::blocks::{SECTOR_BYTES, parse_address, parse_arc, parse_lirs, parse_vs
 use super::compact::{Cursor, HEADER, RECORD_MAX};
 use super::csv::{Columns, Layout, parse_csv, parse_msr, parse_twitter};
 use super::decompress::Decoder;
-use super::detect::{PREFIX, Sample, detect};
+use super::detect::{BYTE_ORDER_MARK, PREFIX, Sample, detect};
 use super::digest::Digest;
 use super::error::{Fault, Found, TraceError, quote_bytes, quote_text};
 use super::format::{Compression, Format};
@@ -163,6 +163,9 @@ impl TraceReader {
             (None, Some(_)) => Format::Csv,
             (None, None) => reader.detect()?,
         };
+        if reader.format.is_text() {
+            reader.skip_byte_order_mark();
+        }
         if reader.format == Format::Csv && options.columns.is_none() {
             reader.layout = reader.header();
         }
@@ -186,6 +189,13 @@ impl TraceReader {
                 found: found.into(),
             },
         })
+    }
+
+    fn skip_byte_order_mark(&mut self) {
+        self.source.ensure(BYTE_ORDER_MARK.len());
+        if self.source.bytes().starts_with(BYTE_ORDER_MARK) {
+            self.source.consume(BYTE_ORDER_MARK.len());
+        }
     }
 
     /// Parses the first line as a header; does not consume it.
@@ -568,7 +578,7 @@ impl Iterator for TraceReader {
                 let layout = self.layout;
                 self.next_line(|line, record| parse_csv(line, record, &layout))
             }
-            Format::Msr => self.next_line(|line, _| parse_msr(line)),
+            Format::Msr => self.next_line(parse_msr),
             Format::Twitter => self.next_line(|line, _| parse_twitter(line)),
             Format::Mooncake => self.next_key(),
             Format::U32Be => {

@@ -41,13 +41,6 @@ impl Cell {
         median(self.rounds.iter().map(figure).collect())
     }
 
-    /// Returns the lower quartile over rounds.
-    pub(super) fn low_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
-        let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
-        figures.sort_by(f64::total_cmp);
-        figures[(figures.len() - 1) / 4]
-    }
-
     /// Returns the median over rounds of a figure relative to another variant's in the same round.
     pub(super) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
         let pairs = self.rounds.iter().zip(&other.rounds);
@@ -56,16 +49,6 @@ impl Cell {
                 .map(|(own, other)| figure(own) / figure(other))
                 .collect(),
         )
-    }
-
-    /// Returns the frames freed per second in the fastest turn: other programs only slow a turn
-    /// down.
-    pub(super) fn freed_most_per_s(&self) -> f64 {
-        let turns = self.rounds.iter().map(|round| {
-            let of_turn = to_f64(round.freed) / to_f64(round.turns);
-            of_turn / round.exit_least_s
-        });
-        turns.fold(f64::NAN, f64::max)
     }
 
     /// Returns the seconds of zone waits and holds per second of exiting, over all rounds.

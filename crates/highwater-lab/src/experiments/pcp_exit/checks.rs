@@ -1,8 +1,8 @@
 //! Checks of `pcp-exit`: the discussion's findings, and those beyond them.
 //!
 //! Variants take turns, so that whatever slows a whole round down cancels out. Waits, holds and
-//! refills are those of all rounds. Throughput is that of the fastest turn, which other programs
-//! disturbed least. Quantiles are those of all rounds together.
+//! refills are those of all rounds. Hold times and throughput are medians over rounds. Quantiles
+//! are those of all rounds together.
 
 use super::cell::{Cell, cell};
 use super::round::Round;
@@ -26,14 +26,13 @@ pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     checks.push(Check::counted("bystander's refills with too few frames").equal(&short, &0));
 }
 
-/// Fits a line to hold times by frames of a hold, over the scales. The hold time of a scale is the
-/// lower quartile of its rounds, which other programs disturbed little.
+/// Fits a line to hold times by frames of a hold, over the scales.
 pub(super) fn hold_line(cells: &[Cell]) -> Line {
     let points = SCALES.map(|scale| {
         let cell = cell(cells, &in_turn(scale));
         (
             cell.median_of(|round| round.exiting.frames_a_visit()),
-            cell.low_of(Round::quiet_hold_ns),
+            cell.median_of(Round::quiet_hold_ns),
         )
     });
     Line::through(&points)
@@ -83,7 +82,8 @@ fn conservation_checks(cells: &[Cell], checks: &mut Vec<Check>) {
         let sum: f64 = scaled.iter().map(|cell| figure(cell)).sum();
         sum / to_f64(scaled.len() as u64)
     };
-    let (contention, freed) = (mean_of(Cell::contention), mean_of(Cell::freed_most_per_s));
+    let freed_per_s = |cell: &Cell| cell.median_of(Round::freed_per_s);
+    let (contention, freed) = (mean_of(Cell::contention), mean_of(freed_per_s));
     for cell in scaled {
         let name = &cell.variant.name;
         checks.push(
@@ -96,7 +96,7 @@ fn conservation_checks(cells: &[Cell], checks: &mut Vec<Check>) {
             Check::timed(format!(
                 "frames freed in a second: {name} against the mean over the scales"
             ))
-            .between(cell.freed_most_per_s() / freed, 0.7, 1.3, Unit::Ratio),
+            .between(freed_per_s(cell) / freed, 0.7, 1.3, Unit::Ratio),
         );
     }
 }
@@ -138,7 +138,7 @@ fn beyond_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     );
     checks.push(
         Check::timed(format!("exits in a second: {OURS} against {C}")).at_least(
-            ours.freed_most_per_s() / single.freed_most_per_s(),
+            ours.against(single, Round::freed_per_s),
             1.0,
             Unit::Ratio,
         ),

@@ -57,11 +57,10 @@ const NOTE: &str = "Threads, pages, locks and work are real: an exit clears page
     hold is one visit; a drain in pieces is one visit for each piece. Visits while tenants exit \
     are drains, except for the bystander's few. A bystander's service time excludes the time that \
     it spent runnable while other threads ran; waits for locks are included. Frames per second are \
-    medians over rounds in which the variants take turns, and the fastest turn, which other \
-    programs disturbed least. In turn, tenants fill at once and exit one after the other; the line \
-    is fitted to their holds, less the share of preemption. The legacy lists are made as large as \
-    possible, because those of the discussion were (100 batches). Visits of the trees hold no \
-    lock: the whole visit counts as held.";
+    medians over rounds in which the variants take turns. In turn, tenants fill at once and exit \
+    one after the other; the line is fitted to their holds, less the share of preemption. The \
+    legacy lists are made as large as possible, because those of the discussion were (100 \
+    batches). Visits of the trees hold no lock: the whole visit counts as held.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
     let rounds = setup.repeats(ROUNDS, COUNTED_ROUNDS, 1);
@@ -182,7 +181,6 @@ fn exit_row(cell: &Cell) -> Row {
     let row = row
         .with("exits_per_s", cell.median_of(round::Round::exits_per_s))
         .with("frames_per_s", cell.median_of(round::Round::freed_per_s))
-        .with("frames_most_per_s", cell.freed_most_per_s())
         .with(
             "exit_us",
             cell.median_of(|round| 1e6 * round.exits_s / to_f64(round.exits)),

@@ -66,9 +66,6 @@ impl Ground {
 pub(super) struct Round {
     /// Time from the start of the exits to the end of the last one.
     pub(super) exit_s: f64,
-    /// The same, of the fastest turn.
-    pub(super) exit_least_s: f64,
-    pub(super) turns: u64,
     /// Sum of the tenants' exit times.
     pub(super) exits_s: f64,
     pub(super) exits: u64,
@@ -306,13 +303,7 @@ impl Round {
             self.cpu_s += to_f64(exit.cpu_ns) / 1e9;
             self.freed += exit.freed;
         }
-        let exit_s = (last - turn.full.taken).as_secs_f64();
-        self.exit_s += exit_s;
-        self.exit_least_s = match self.turns {
-            0 => exit_s,
-            _ => self.exit_least_s.min(exit_s),
-        };
-        self.turns += 1;
+        self.exit_s += (last - turn.full.taken).as_secs_f64();
         self.fill_s += turn.filled.as_secs_f64();
         self.filling
             .merge(&turn.full.times.since(&turn.begun.times));
