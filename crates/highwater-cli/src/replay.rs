@@ -98,7 +98,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "POLICY", default_value_t)]
     policy: PolicyKind,
 
-    /// Set a knob of the per-CPU lists of frames, as in `pcp_batch_scale_max=0`; repeatable
+    /// Set a knob of the per-CPU lists or of write-back, as in `dirty_ratio=5`; repeatable
     #[arg(long = "set", value_name = "KNOB=VALUE")]
     knobs: Vec<Knob>,
 

@@ -23,10 +23,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use highwater::frame::Tunables;
 use highwater::units::{FilePage, PAGE_SIZE};
-use highwater::{
-    Access, Background, Backing, Bytes, DirtyTunables, File, FileBacking, Manager, Mapping, Pages,
-};
+use highwater::{Access, Background, Backing, Bytes, File, FileBacking, Manager, Mapping, Pages};
 
 /// Rounds of each.
 const ROUNDS: u8 = 9;
@@ -60,14 +59,14 @@ struct Scene {
 
 impl Scene {
     fn new(pages: Pages, backing: Arc<dyn Backing>) -> Self {
-        let all_dirty = DirtyTunables::default()
-            .dirty_ratio(100)
-            .and_then(|tunables| tunables.dirty_background_ratio(100))
+        let all_dirty = Tunables::default()
+            .with("dirty_ratio", 100)
+            .and_then(|tunables| tunables.with("dirty_background_ratio", 100))
             .expect("in range");
         let hw = Manager::builder()
             .capacity(Bytes(2 * pages.bytes().0))
             .background(Background::Off)
-            .dirty_tunables(all_dirty)
+            .tunables(all_dirty)
             .build()
             .expect("there is memory");
         let file = hw

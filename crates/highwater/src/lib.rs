@@ -140,9 +140,9 @@ pub use cache::{Access, Backing, FileBacking, ReadPattern, SyncError, WriteBackE
 pub use group::Limits;
 pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
-    CounterKind, DirtyTunables, File, Group, GroupSnapshot, Guard, Manager, Mapping, MemoryError,
-    OpenError, OptimisticRead, OutOfMemory, PageRead, PageWrite, PinnedPage, RangeError, ReadError,
-    ReadWait, ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling, Victim, Working,
+    CounterKind, File, Group, GroupSnapshot, Guard, Manager, Mapping, MemoryError, OpenError,
+    OptimisticRead, OutOfMemory, PageRead, PageWrite, PinnedPage, RangeError, ReadError, ReadWait,
+    ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling, Victim, Working,
 };
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};
 pub use topology::Topology;

@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use highwater::frame::Tunables;
 use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
-use highwater::{
-    Access, Background, Backing, DirtyTunables, File, Manager, Mapping, Pages, ReadError, SyncError,
-};
+use highwater::{Access, Background, Backing, File, Manager, Mapping, Pages, ReadError, SyncError};
 use support::assert_empty;
 
 /// Storage whose pages end with a checksum.
@@ -131,14 +130,14 @@ impl Backing for Sealed {
 
 /// A manager without background threads, all of whose pages may be dirty.
 fn quiet(pages: u64) -> Manager {
-    let tunables = DirtyTunables::default()
+    let tunables = Tunables::default()
         .with("dirty_ratio", 100)
         .expect("in range");
     let tunables = tunables
         .with("dirty_background_ratio", 100)
         .expect("in range");
     let hw = Manager::builder().capacity(Pages(pages).bytes());
-    let hw = hw.dirty_tunables(tunables).background(Background::Off);
+    let hw = hw.tunables(tunables).background(Background::Off);
     hw.build().expect("a manager")
 }
 

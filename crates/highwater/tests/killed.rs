@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use highwater::{Background, DirtyTunables, Manager, Pages};
+use highwater::frame::Tunables;
+use highwater::{Background, Manager, Pages};
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -39,12 +40,12 @@ fn child_writes_until_it_is_killed() {
     let Ok(path) = std::env::var(CHILD) else {
         return;
     };
-    let quick = DirtyTunables::default()
-        .dirty_writeback_centisecs(1)
-        .and_then(|tunables| tunables.dirty_expire_centisecs(0));
+    let quick = Tunables::default()
+        .with("dirty_writeback_centisecs", 1)
+        .and_then(|tunables| tunables.with("dirty_expire_centisecs", 0));
     let hw = Manager::builder()
         .capacity(Pages(PAGES / 2).bytes())
-        .dirty_tunables(quick.expect("in range"))
+        .tunables(quick.expect("in range"))
         .background(Background::Thread)
         .build()
         .expect("a small manager");

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use highwater::frame::Tunables;
 use highwater::{
-    Access, Background, DirtyTunables, Manager, Mapping, OptimisticRead, PAGE_SIZE, PageRead,
-    PageWrite, Pages,
+    Access, Background, Manager, Mapping, OptimisticRead, PAGE_SIZE, PageRead, PageWrite, Pages,
 };
 use support::{TestFile, assert_empty, manager, mapped};
 
@@ -116,7 +116,7 @@ fn tries_do_not_exceed_the_limit_of_dirty_pages() {
     // Goal: a writer that only tries is held back as one that waits. Method: no dirty page is
     // allowed; a page that is dirty already may be written.
     let hw = build(64);
-    hw.set_dirty_tunables(DirtyTunables::default().dirty_ratio(0).unwrap());
+    hw.set_tunables(Tunables::default().with("dirty_ratio", 0).unwrap());
     let storage = TestFile::new(8);
     let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
     map.write(0).unwrap()[8] = 1;

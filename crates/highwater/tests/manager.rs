@@ -9,11 +9,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use highwater::frame::Tunables;
 use highwater::lab::percpu::Regime;
 use highwater::units::{FilePage, MapPage};
 use highwater::{
-    Access, Background, BuildError, Bytes, DirtyTunables, Group, Limits, Manager, OutOfMemory,
-    Pages, PolicyKind, ReadError, SyncError, Topology,
+    Access, Background, BuildError, Bytes, Group, Limits, Manager, OutOfMemory, Pages, PolicyKind,
+    ReadError, SyncError, Topology,
 };
 use support::{TestFile, assert_empty, first_word, manager, mapped};
 
@@ -149,8 +150,8 @@ fn written_pages_reach_the_file_or_stay_dirty() {
     // Goal: nothing is lost. Method: write more pages than fit while the file refuses: the pool
     // must not lose a page to make room; then the file recovers and everything is there.
     let hw = manager(64);
-    let any = DirtyTunables::default().dirty_ratio(100).unwrap();
-    hw.set_dirty_tunables(any);
+    let any = Tunables::default().with("dirty_ratio", 100).unwrap();
+    hw.set_tunables(any);
     let storage = TestFile::new(256);
     let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
     for page in 0..32 {

@@ -78,7 +78,9 @@ fn a_program_reclaims_by_itself() {
     // Goal: a thread that balances in time never makes others reclaim. Method: a pool is read
     // through twice its size; when it is short, it is balanced. The watermarks are far enough apart
     // for a window of readahead.
-    let tunables = Tunables::default().watermark_scale_factor(1000).unwrap();
+    let tunables = Tunables::default()
+        .with("watermark_scale_factor", 1000)
+        .unwrap();
     let hw = builder().tunables(tunables).build().unwrap();
     let (_file, map) = map(&hw);
     let mut balanced = 0;

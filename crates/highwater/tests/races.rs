@@ -9,10 +9,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use highwater::frame::Tunables;
 use highwater::units::{FilePage, PAGE_BYTES};
 use highwater::{
-    Access, Background, Backing, Bytes, Charge, DirtyTunables, File, Limits, Manager, Pages,
-    ReadPattern,
+    Access, Background, Backing, Bytes, Charge, File, Limits, Manager, Pages, ReadPattern,
 };
 
 /// Pages of zeros that count their writes, and can panic on demand.
@@ -177,8 +177,8 @@ fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
         let dirty_map = space.map_file(&dirty, 0..16).unwrap();
         let clean_map = space.map_file(&clean, 0..256).unwrap();
         // All of them may be dirty; only direct reclaim writes them.
-        let tunables = DirtyTunables::default().dirty_ratio(100).unwrap();
-        hw.set_dirty_tunables(tunables.dirty_background_ratio(100).unwrap());
+        let tunables = Tunables::default().with("dirty_ratio", 100).unwrap();
+        hw.set_tunables(tunables.with("dirty_background_ratio", 100).unwrap());
         for page in 0..16 {
             dirty_map.write(page).unwrap()[8] = 1;
         }

@@ -7,8 +7,9 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use highwater::frame::Tunables;
 use highwater::units::FilePage;
-use highwater::{Access, Background, Backing, DirtyTunables, File, Manager, Mapping, Pages};
+use highwater::{Access, Background, Backing, File, Manager, Mapping, Pages};
 use support::{TestFile, assert_empty};
 
 const FRAMES: u64 = 64;
@@ -57,11 +58,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(tunables: DirtyTunables) -> Self {
+    fn new(tunables: Tunables) -> Self {
         let hw = Manager::builder()
             .capacity(Pages(FRAMES).bytes())
             .background(Background::Off)
-            .dirty_tunables(tunables)
+            .tunables(tunables)
             .build()
             .expect("a small manager");
         let storage = Arc::new(Busy {
@@ -97,17 +98,19 @@ impl Scene {
     }
 }
 
-fn tunables() -> DirtyTunables {
-    DirtyTunables::default()
+fn tunables() -> Tunables {
+    Tunables::default()
 }
 
 #[test]
 fn whoever_writes_a_page_back_has_it_rotated() {
     // Goal: every way to write back rotates. Method: a sync, the tick that replaces the background
     // thread, a writer above the dirty limit, each while reclaim finds the page.
-    let hasty = tunables().dirty_expire_centisecs(0).expect("in range");
-    let none_dirty = hasty.dirty_ratio(0).expect("in range");
-    let ways: [(DirtyTunables, Way); 3] = [
+    let hasty = tunables()
+        .with("dirty_expire_centisecs", 0)
+        .expect("in range");
+    let none_dirty = hasty.with("dirty_ratio", 0).expect("in range");
+    let ways: [(Tunables, Way); 3] = [
         (tunables(), |scene| scene.file.sync().expect("it works")),
         (hasty, |scene| {
             assert_eq!(scene.hw.writeback_tick(), Pages(1))

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use highwater::frame::Tunables;
 use highwater::units::FilePage;
 use highwater::{
-    Access, Background, Backing, DirtyTunables, File, Manager, Mapping, OutOfMemory, Pages,
-    ReadError, SyncError, WriteBackError, WriteGate,
+    Access, Background, Backing, File, Manager, Mapping, OutOfMemory, Pages, ReadError, SyncError,
+    WriteBackError, WriteGate,
 };
 use support::{TestFile, assert_empty};
 
@@ -194,13 +195,13 @@ impl Scene {
 
 /// A manager of 64 pages, all of which may be dirty.
 fn quiet(background: Background) -> Manager {
-    let tunables = DirtyTunables::default();
+    let tunables = Tunables::default();
     let tunables = tunables.with("dirty_ratio", 100).expect("in range");
     let tunables = tunables
         .with("dirty_background_ratio", 100)
         .expect("in range");
     let hw = Manager::builder().capacity(Pages(64).bytes());
-    let hw = hw.dirty_tunables(tunables).background(background);
+    let hw = hw.tunables(tunables).background(background);
     hw.build().expect("a manager")
 }
 
@@ -220,13 +221,13 @@ fn write_back_skips_pages_whose_log_is_not_durable() {
     // Goal: background write-back takes no page ahead of its log, counts what it skips, writes what
     // it may, and asks only if nothing else is left to write. Method: pages of three LSNs, and a
     // log that stands still, at the second, and flushes.
-    let tunables = DirtyTunables::default();
+    let tunables = Tunables::default();
     let tunables = tunables
         .with("dirty_expire_centisecs", 0)
         .expect("in range");
     let hw = Manager::builder()
         .capacity(Pages(64).bytes())
-        .dirty_tunables(tunables);
+        .tunables(tunables);
     let hw = hw.background(Background::Off).build().expect("a manager");
     let scene = Scene::new(hw, 8);
     scene.log.be(Mood::StandsStill);

@@ -10,24 +10,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use highwater::frame::Tunables;
 use highwater::group::{StatItem, Tolerance};
 use highwater::units::FilePage;
-use highwater::{
-    Access, Background, Backing, DirtyTunables, Limits, Manager, Mapping, Pages, SyncError,
-};
+use highwater::{Access, Background, Backing, Limits, Manager, Mapping, Pages, SyncError};
 use support::{TestFile, assert_empty, mapped};
 
 const FRAMES: u64 = 1000;
 const PAGES: u64 = 700;
 
-fn tunables() -> DirtyTunables {
-    DirtyTunables::default()
+fn tunables() -> Tunables {
+    Tunables::default()
 }
 
-fn build(tunables: DirtyTunables, background: Background) -> Manager {
+fn build(tunables: Tunables, background: Background) -> Manager {
     Manager::builder()
         .capacity(Pages(FRAMES).bytes())
-        .dirty_tunables(tunables)
+        .tunables(tunables)
         .background(background)
         .build()
         .expect("a small manager")
@@ -57,7 +56,7 @@ fn pages_that_are_old_are_written_back() {
     // Goal: no page is dirty for ever. Method: pages that may be dirty for an hour stay; those that
     // may not be dirty at all are in storage after the next run. The counts of the group follow.
     let hour = tunables()
-        .dirty_expire_centisecs(360_000)
+        .with("dirty_expire_centisecs", 360_000)
         .expect("in range");
     let hw = build(hour, Background::Off);
     let storage = TestFile::new(PAGES);
@@ -67,7 +66,11 @@ fn pages_that_are_old_are_written_back() {
     assert_eq!((counter(&hw, "nr_dirty"), taken(&storage)), (50, vec![]));
     let dirty = || hw.root().stat(StatItem::FileDirty, Tolerance::EXACT).value;
     assert_eq!(dirty(), 50);
-    hw.set_dirty_tunables(tunables().dirty_expire_centisecs(0).expect("in range"));
+    hw.set_tunables(
+        tunables()
+            .with("dirty_expire_centisecs", 0)
+            .expect("in range"),
+    );
     assert_eq!(hw.writeback_tick(), Pages(50));
     assert_eq!(taken(&storage), (0..50).collect::<Vec<_>>());
     assert_eq!((counter(&hw, "nr_dirty"), dirty()), (0, 0));
@@ -82,15 +85,23 @@ fn pages_that_are_old_are_written_back() {
 fn a_program_without_threads_writes_back_by_balancing() {
     // Goal: `balance` writes back what is due by the clock, and not before. Method: pages that may
     // not be dirty at all; an interval of an hour, and then of 10 ms.
-    let rarely = tunables().dirty_expire_centisecs(0).expect("in range");
-    let rarely = rarely.dirty_writeback_centisecs(360_000).expect("in range");
+    let rarely = tunables()
+        .with("dirty_expire_centisecs", 0)
+        .expect("in range");
+    let rarely = rarely
+        .with("dirty_writeback_centisecs", 360_000)
+        .expect("in range");
     let hw = build(rarely, Background::Off);
     let storage = TestFile::new(PAGES);
     let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
     (0..50).for_each(|page| write(&map, page));
     hw.balance();
     assert_eq!((counter(&hw, "nr_dirty"), taken(&storage)), (50, vec![]));
-    hw.set_dirty_tunables(rarely.dirty_writeback_centisecs(1).expect("in range"));
+    hw.set_tunables(
+        rarely
+            .with("dirty_writeback_centisecs", 1)
+            .expect("in range"),
+    );
     std::thread::sleep(Duration::from_millis(11));
     hw.balance();
     assert_eq!(counter(&hw, "nr_dirty"), 0);
@@ -147,8 +158,8 @@ fn the_thread_writes_while_others_do() {
     // are written when they are old. Method: two threads write all of a file each, on slow storage,
     // and then do nothing.
     let quick = tunables()
-        .dirty_writeback_centisecs(1)
-        .and_then(|tunables| tunables.dirty_expire_centisecs(1));
+        .with("dirty_writeback_centisecs", 1)
+        .and_then(|tunables| tunables.with("dirty_expire_centisecs", 1));
     let hw = build(quick.expect("in range"), Background::Thread);
     let files: Vec<_> = (0..2)
         .map(|_| {
@@ -179,7 +190,9 @@ fn a_page_that_is_refused_is_tried_again() {
     // Goal: an error in the background loses no byte, and is counted. Method: storage that refuses,
     // or takes only a part, during the thread's work; then one that does not.
     let hw = build(
-        tunables().dirty_expire_centisecs(0).expect("in range"),
+        tunables()
+            .with("dirty_expire_centisecs", 0)
+            .expect("in range"),
         Background::Off,
     );
     let storage = TestFile::new(PAGES);
@@ -465,8 +478,8 @@ fn the_thread_holds_nothing_while_caches_are_dropped() {
     // Goal: dropped pages are gone, and invariants can be checked, although the thread runs every
     // 10 ms. Method: write and drop over and over, on slow storage.
     let quick = tunables()
-        .dirty_writeback_centisecs(1)
-        .and_then(|tunables| tunables.dirty_expire_centisecs(0));
+        .with("dirty_writeback_centisecs", 1)
+        .and_then(|tunables| tunables.with("dirty_expire_centisecs", 0));
     let hw = build(quick.expect("in range"), Background::Thread);
     let storage = TestFile::new(PAGES);
     storage.write_pause_us.store(50, Ordering::Relaxed);

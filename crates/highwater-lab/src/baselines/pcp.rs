@@ -202,7 +202,7 @@ mod tests {
 
     fn pool_of(pages: u64, sizing: Sizing, drain: Drain, fraction: i64) -> FramePool {
         let memory = FrameMemory::new(Pages(pages)).expect("a small range");
-        let tunables = Tunables::default().percpu_pagelist_high_fraction(fraction);
+        let tunables = Tunables::default().with("percpu_pagelist_high_fraction", fraction);
         let config = PoolConfig {
             policy: sizing.with(drain),
             tunables: tunables.expect("in range"),

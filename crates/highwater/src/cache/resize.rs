@@ -36,11 +36,16 @@ static TURNS_LOCK: LockClass = LockClass::new("file turns", Rank::Leaf);
 /// The size of a file, and the turns of syncs and resizes.
 #[derive(Debug)]
 pub(super) struct FileSize {
-    /// Written by: a resize. Read by: accesses and fills. Publishes: nothing; see the module.
+    /// Written by: a resize. Read by: accesses and fills. Publishes: `pages_max`; for accesses and
+    /// fills see the module.
     pages: AtomicU64,
-    /// The first page that write-back leaves out; `u64::MAX` but for a shrink in progress.
-    /// Written by: a shrink. Read by: latch holders that are about to write a page back. Publishes:
-    /// nothing; ordered by the latches.
+    /// The most pages that it had before a shrink, also one that storage refused: pages up to here
+    /// may still be in the cache, or dirty. Written by: a shrink. Read by: searches for the file's
+    /// pages. Publishes: nothing.
+    pages_max: AtomicU64,
+    /// The first page that write-back leaves out; `u64::MAX` but for a resize in progress. Written
+    /// by: a resize. Read by: latch holders that are about to write a page back. Publishes: the
+    /// storage's new length, when it is reset; otherwise ordered by the latches.
     left_out_from: AtomicU64,
     /// Resizes that have begun or ended: odd while one is in progress. Written by: these. Read by:
     /// fills. Publishes: nothing.
@@ -72,8 +77,9 @@ impl Drop for SyncTurn<'_> {
 
 impl Drop for ResizeTurn<'_> {
     fn drop(&mut self) {
-        // Relaxed, both: see the fields.
-        self.0.left_out_from.store(u64::MAX, Ordering::Relaxed);
+        // Pairs with the load in `is_left_out`.
+        self.0.left_out_from.store(u64::MAX, Ordering::Release);
+        // Relaxed: see the field.
         self.0.version.fetch_add(1, Ordering::Relaxed);
         self.0.turns.lock().is_resizing = false;
         self.0.ended.notify_all();
@@ -84,6 +90,7 @@ impl FileSize {
     pub(super) fn new(pages: u64) -> Self {
         Self {
             pages: AtomicU64::new(pages),
+            pages_max: AtomicU64::new(0),
             left_out_from: AtomicU64::new(u64::MAX),
             version: AtomicU64::new(0),
             turns: Mutex::new(&TURNS_LOCK, Turns::default()),
@@ -95,6 +102,24 @@ impl FileSize {
     pub(super) fn pages(&self) -> u64 {
         // Relaxed: accesses and fills look again, as the module says.
         self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Returns a number that no page of the file in the cache reaches.
+    pub(super) fn pages_max(&self) -> u64 {
+        // Pairs with the store in `lower`.
+        let pages = self.pages.load(Ordering::Acquire);
+        // Relaxed: published by the lower number.
+        pages.max(self.pages_max.load(Ordering::Relaxed))
+    }
+
+    /// Lowers the number of pages. The caller has the turn.
+    fn lower(&self, before: u64, after: u64) {
+        debug_assert!(after <= before, "a shrink to more pages");
+        // Relaxed, both: one thread at a time shrinks a file; published by the store below.
+        let most = self.pages_max.load(Ordering::Relaxed).max(before);
+        self.pages_max.store(most, Ordering::Relaxed);
+        // Pairs with the load in `pages_max`.
+        self.pages.store(after, Ordering::Release);
     }
 
     fn begin_resize(&self) -> ResizeTurn<'_> {
@@ -146,8 +171,8 @@ impl FileEntry {
 
     /// Returns whether write-back leaves a page out for now. The page's exclusive latch is held.
     pub(super) fn is_left_out(&self, page: FilePage) -> bool {
-        // Relaxed: see the field.
-        page.0 >= self.size.left_out_from.load(Ordering::Relaxed)
+        // Pairs with the store at the end of a resize.
+        page.0 >= self.size.left_out_from.load(Ordering::Acquire)
     }
 }
 
@@ -172,6 +197,9 @@ impl PageCache {
         }
         let (last, within) = end_of(old);
         if within > 0 {
+            // What is written there from now on becomes part of the file, and write-back would not
+            // write it yet. Relaxed: a latch of the page is taken, or it is absent.
+            file.size.left_out_from.store(last.0, Ordering::Relaxed);
             // What writers have left behind the end was never part of the file.
             self.cut(file, last, within);
         }
@@ -185,8 +213,8 @@ impl PageCache {
         let size = &file.size;
         let (last, within) = end_of(len);
         let (before, after) = (size.pages(), len.div_ceil(PAGE_BYTES));
-        // Relaxed, both: see the fields.
-        size.pages.store(after, Ordering::Relaxed);
+        size.lower(before, after);
+        // Relaxed: see the field.
         size.left_out_from.store(last.0, Ordering::Relaxed);
         // SeqCst. Pairs with: the fence of `pages_for_fill`.
         fence(Ordering::SeqCst);

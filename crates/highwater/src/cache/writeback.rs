@@ -100,14 +100,14 @@ impl PageCache {
     }
 
     /// Returns the frames that hold pages of a file at this moment, including pages that are being
-    /// filled or evicted.
+    /// filled or evicted, and those that a shrink has left behind the end, or may give back.
     ///
     /// # Cost
     ///
     /// The lock of an index shard for each page of the file, in order, or if those are many, a look
     /// at each frame of the pool.
     pub fn pages_of(&self, id: FileId) -> impl Iterator<Item = Pfn> + '_ {
-        let pages = self.files.get(id).map_or(0, |file| file.pages());
+        let pages = self.files.get(id).map_or(0, |file| file.size.pages_max());
         self.pages_by_name(id, 0..pages)
     }
 
@@ -117,7 +117,7 @@ impl PageCache {
         file: &FileEntry,
         pages: &Range<FilePage>,
     ) -> impl Iterator<Item = Pfn> + '_ {
-        let end = pages.end.0.min(file.pages());
+        let end = pages.end.0.min(file.size.pages_max());
         self.pages_by_name(file.id(), pages.start.0.min(end)..end)
     }
 

@@ -135,7 +135,7 @@ fn decay_and_knobs_beside_a_free_conserve_frames() {
         let kept = try_alloc(&pool, CPU).unwrap();
         assert!(borrow_a_frame(&pool, CPU));
         let small = Tunables::default()
-            .percpu_pagelist_high_fraction(-1)
+            .with("percpu_pagelist_high_fraction", -1)
             .unwrap();
         let turner = Arc::clone(&pool);
         let turner = thread::spawn(move || {

@@ -74,7 +74,6 @@ pub use flags::AllocFlags;
 pub(crate) use pcp::{AutoTuned, PcpPolicy, PcpSizes, Rules};
 #[cfg(feature = "lab")]
 pub use pcp::{Freed, ListState, Refill, Shortage, Use};
-pub(crate) use tunables::KnobRange;
 pub use tunables::{TunableError, Tunables};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use watermarks::Watermarks;

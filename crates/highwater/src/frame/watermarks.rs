@@ -61,7 +61,9 @@ mod tests {
             "capped: the rule alone says 256"
         );
         assert_eq!(of(Bytes(4096)), (0, 1, 1));
-        let wide = Tunables::default().watermark_scale_factor(1000).unwrap();
+        let wide = Tunables::default()
+            .with("watermark_scale_factor", 1000)
+            .unwrap();
         let wide = Watermarks::for_managed(Pages(10_000), &wide);
         assert_eq!(
             (wide.min, wide.low, wide.high),

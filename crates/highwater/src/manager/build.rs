@@ -88,7 +88,7 @@ impl Builder {
         )?);
         let fits = core.bring_to_capacity();
         debug_assert!(fits.is_ok(), "nothing is charged yet: {fits:?}");
-        core.set_dirty_tunables(self.dirty_tunables);
+        core.look_at_dirty_limits();
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let writer = WritebackThread::start(self.background, &core).map_err(BuildError::Thread)?;
         let recorder = RecorderThread::start(self.background, &core).map_err(BuildError::Thread)?;

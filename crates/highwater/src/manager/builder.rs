@@ -9,7 +9,6 @@ use super::cgroup::Memcg;
 use super::io::IoEngine;
 use super::recorder::RecorderConfig;
 use super::throttle::Throttling;
-use super::writeback::DirtyTunables;
 #[cfg(feature = "lab")]
 use crate::cache::MarkRule;
 use crate::cache::{Backing, READAHEAD_DEFAULT};
@@ -42,7 +41,6 @@ pub struct Builder {
     pub(super) policy: Arc<dyn EvictionPolicy>,
     pub(super) swap: Option<Swap>,
     pub(super) readahead: Pages,
-    pub(super) dirty_tunables: DirtyTunables,
     pub(super) memcg: Memcg,
     pub(super) grace: Duration,
     pub(super) timer: Option<Timer>,
@@ -86,7 +84,6 @@ impl Builder {
             policy: PolicyKind::default().policy(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
-            dirty_tunables: DirtyTunables::default(),
             memcg: Memcg::of_system(),
             grace: GRACE_DEFAULT,
             timer: None,
@@ -277,8 +274,8 @@ impl Builder {
         self
     }
 
-    /// Sets the pool's tunables, which [`Manager::set_tunables`](super::Manager::set_tunables) can
-    /// change later.
+    /// Sets the tunables, which [`Manager::set_tunables`](super::Manager::set_tunables) can change
+    /// later.
     ///
     /// # Examples
     ///
@@ -380,24 +377,6 @@ impl Builder {
     /// ```
     pub fn swap(mut self, dir: impl Into<PathBuf>, size: Bytes) -> Self {
         self.swap = Some(Swap::In(dir.into(), size));
-        self
-    }
-
-    /// Sets the write-back tunables, which
-    /// [`Manager::set_dirty_tunables`](super::Manager::set_dirty_tunables) can change later.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::{DirtyTunables, Manager};
-    ///
-    /// let tunables = DirtyTunables::default().with("dirty_ratio", 40)?;
-    /// let hw = Manager::builder().dirty_tunables(tunables).build()?;
-    /// # drop(hw);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn dirty_tunables(mut self, tunables: DirtyTunables) -> Self {
-        self.dirty_tunables = tunables;
         self
     }
 

@@ -180,7 +180,7 @@ impl Manager {
         Snapshot::take(self.core())
     }
 
-    /// Sets the tunables of the frame pool. The change is in force on return.
+    /// Sets the tunables. The change is in force on return.
     ///
     /// # Cost
     ///
@@ -196,9 +196,12 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_tunables(&self, tunables: Tunables) {
-        self.core().pool.set_tunables(tunables);
-        // The next decay time depends on the tunables.
-        self.core().wakeup.nudge();
+        let core = self.core();
+        core.pool.set_tunables(tunables);
+        core.look_at_dirty_limits();
+        // The times of the next decay and of the next write-back depend on them.
+        core.wakeup.nudge();
+        core.writeback.notify();
     }
 
     /// Shrinks oversized per-CPU lists by one step and returns the number of frames that moved to
@@ -216,7 +219,7 @@ impl Manager {
         self.core().reclaim.set_swappiness(swappiness);
     }
 
-    /// Returns the current tunables of the frame pool.
+    /// Returns the current tunables.
     ///
     /// # Examples
     ///

@@ -113,7 +113,6 @@ pub use throttle::Throttling;
 pub use victim::Victim;
 pub use vmstat::{Counter, CounterKind};
 pub use wait::ChargeWait;
-pub use writeback::DirtyTunables;
 
 use std::fmt;
 use std::time::{Duration, Instant};

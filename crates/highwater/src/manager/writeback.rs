@@ -16,20 +16,18 @@
 //! files; writers wait at one limit, instead of ever longer from halfway between the two; a ratio
 //! is a share of the memory without anonymous pages.
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use super::background::Background;
 use super::{Core, Manager};
 use crate::cache::{DirtyPressure, WriteBack, WriteBackOutcome};
-use crate::frame::{KnobRange, TunableError};
+use crate::frame::Tunables;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
 use crate::units::Pages;
 
 static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
-static DIRTY_KNOBS_LOCK: LockClass = LockClass::new("dirty_knobs", Rank::Leaf);
 
 /// Pages written back between checks of the limits. Chosen: as in Linux, 4 MiB.
 pub(super) const CHUNK: Pages = Pages(1024);
@@ -38,155 +36,14 @@ const OWN_CHUNK: Pages = Pages(32);
 /// Longest throttling of a writer for one page. Chosen: as in Linux.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// The write-back tunables, under the kernel's names. Setters check their values, so every
-/// `DirtyTunables` is valid.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::{DirtyTunables, Manager};
-///
-/// let tunables = DirtyTunables::default()
-///     .with("dirty_ratio", 40)?
-///     .with("dirty_expire_centisecs", 100)?;
-/// let hw = Manager::builder().dirty_tunables(tunables).build()?;
-/// hw.set_dirty_tunables(tunables.with("dirty_ratio", 30)?);
-/// assert!(tunables.with("dirty_ratio", 101).is_err());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DirtyTunables {
-    dirty_background_ratio: u8,
-    dirty_ratio: u8,
-    dirty_writeback_centisecs: u32,
-    dirty_expire_centisecs: u32,
-}
-
-impl Default for DirtyTunables {
-    fn default() -> Self {
-        Self {
-            dirty_background_ratio: 10,
-            dirty_ratio: 20,
-            dirty_writeback_centisecs: 500,
-            dirty_expire_centisecs: 3000,
-        }
-    }
-}
-
-impl DirtyTunables {
-    /// Sets a tunable by its name: `dirty_background_ratio`, `dirty_ratio` (percent),
-    /// `dirty_writeback_centisecs` or `dirty_expire_centisecs`.
-    ///
-    /// # Errors
-    ///
-    /// A value outside the tunable's range, and an unknown name.
-    pub fn with(self, name: &str, value: i64) -> Result<Self, TunableError> {
-        match name {
-            "dirty_background_ratio" => self.dirty_background_ratio(value),
-            "dirty_ratio" => self.dirty_ratio(value),
-            "dirty_writeback_centisecs" => self.dirty_writeback_centisecs(value),
-            "dirty_expire_centisecs" => self.dirty_expire_centisecs(value),
-            _ => Err(TunableError::Unknown { name: name.into() }),
-        }
-    }
-
-    /// Sets the percentage of memory that may be dirty before the thread writes back the oldest
-    /// pages. Half of [`dirty_ratio`](Self::dirty_ratio), if that is less. Default: 10.
-    ///
-    /// # Errors
-    ///
-    /// Outside 0 to 100.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn dirty_background_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
-        self.dirty_background_ratio = percent_of("dirty_background_ratio", percent)?;
-        Ok(self)
-    }
-
-    /// Sets the percentage of memory that may be dirty before writers are throttled. Default: 20.
-    ///
-    /// # Errors
-    ///
-    /// Outside 0 to 100.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn dirty_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
-        self.dirty_ratio = percent_of("dirty_ratio", percent)?;
-        Ok(self)
-    }
-
-    /// Sets the interval of the periodic runs, in hundredths of a second; 0 disables them. Default:
-    /// 500.
-    ///
-    /// # Errors
-    ///
-    /// Outside 0 to an hour.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn dirty_writeback_centisecs(
-        mut self,
-        centisecs: i64,
-    ) -> Result<Self, TunableError> {
-        self.dirty_writeback_centisecs = time_of("dirty_writeback_centisecs", centisecs)?;
-        Ok(self)
-    }
-
-    /// Sets the age at which a dirty page is written back, in hundredths of a second; the first
-    /// periodic run after that writes it. Default: 3000.
-    ///
-    /// # Errors
-    ///
-    /// Outside 0 to an hour.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn dirty_expire_centisecs(mut self, centisecs: i64) -> Result<Self, TunableError> {
-        self.dirty_expire_centisecs = time_of("dirty_expire_centisecs", centisecs)?;
-        Ok(self)
-    }
-
-    /// Returns the limits on dirty pages, of `pages`: for the thread, and for writers.
-    fn limits(&self, pages: Pages) -> (Pages, Pages) {
-        let percent = |ratio: u8| Pages(pages.0 * u64::from(ratio) / 100);
-        let limit = percent(self.dirty_ratio);
-        let background = percent(self.dirty_background_ratio);
-        match background < limit {
-            true => (background, limit),
-            false => (Pages(limit.0 / 2), limit),
-        }
-    }
-}
-
-fn percent_of(knob: &'static str, percent: i64) -> Result<u8, TunableError> {
-    let (range, reason) = ("0 to 100", "in percent of memory");
-    let range = KnobRange {
-        knob,
-        range,
-        reason,
-    };
-    range.check(percent, |percent| *percent <= 100)
-}
-
-fn time_of(knob: &'static str, centisecs: i64) -> Result<u32, TunableError> {
-    let (range, reason) = (
-        "0 to 360000",
-        "an hour at most, so that dirty pages are found",
-    );
-    let range = KnobRange {
-        knob,
-        range,
-        reason,
-    };
-    range.check(centisecs, |centisecs| *centisecs <= 360_000)
-}
-
-impl fmt::Display for DirtyTunables {
-    /// Writes a line for each tunable, as sysctl shows them.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "vm.dirty_background_ratio = {}",
-            self.dirty_background_ratio
-        )?;
-        writeln!(f, "vm.dirty_ratio = {}", self.dirty_ratio)?;
-        let (writeback, expire) = (self.dirty_writeback_centisecs, self.dirty_expire_centisecs);
-        writeln!(f, "vm.dirty_writeback_centisecs = {writeback}")?;
-        writeln!(f, "vm.dirty_expire_centisecs = {expire}")
+/// Returns the limits on dirty pages, of `pages`: for the thread, and for writers.
+fn dirty_limits(tunables: &Tunables, pages: Pages) -> (Pages, Pages) {
+    let percent = |ratio: u8| Pages(pages.0 * u64::from(ratio) / 100);
+    let limit = percent(tunables.dirty_ratio);
+    let background = percent(tunables.dirty_background_ratio);
+    match background < limit {
+        true => (background, limit),
+        false => (Pages(limit.0 / 2), limit),
     }
 }
 
@@ -203,7 +60,6 @@ pub(super) struct Writeback {
     woken: Condvar,
     /// Signalled when the thread has written pages back, or found that it cannot.
     wrote: Condvar,
-    tunables: Mutex<DirtyTunables>,
     nr_failed_runs: StatCell,
 }
 
@@ -250,19 +106,12 @@ impl Writeback {
             state: Mutex::new(&WRITEBACK_LOCK, WriterState::default()),
             woken: Condvar::new(),
             wrote: Condvar::new(),
-            tunables: Mutex::new(&DIRTY_KNOBS_LOCK, DirtyTunables::default()),
             nr_failed_runs: StatCell::new(),
         }
     }
 
-    /// Returns the time between runs by the clock; `None` for no such runs.
-    fn interval(&self) -> Option<Duration> {
-        let centisecs = self.tunables.lock().dirty_writeback_centisecs;
-        (centisecs > 0).then(|| Duration::from_millis(u64::from(centisecs) * 10))
-    }
-
     /// Requests a run.
-    fn notify(&self) {
+    pub(super) fn notify(&self) {
         let mut state = self.state.lock();
         if state.is_started && !state.is_wanted {
             state.is_wanted = true;
@@ -370,27 +219,6 @@ impl Drop for WritebackThread {
 }
 
 impl Manager {
-    /// Sets the write-back tunables. A change is in force on return.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{DirtyTunables, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// hw.set_dirty_tunables(DirtyTunables::default().with("dirty_ratio", 40)?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn set_dirty_tunables(&self, tunables: DirtyTunables) {
-        self.core().set_dirty_tunables(tunables);
-    }
-
-    /// Returns the current write-back tunables.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn dirty_tunables(&self) -> DirtyTunables {
-        *self.core().writeback.tunables.lock()
-    }
-
     /// Writes back pages that have been dirty for too long, or exceed the limits; returns the
     /// number written. Part of [`balance`](Self::balance).
     #[cfg_attr(feature = "lab", visibility::make(pub))]
@@ -402,11 +230,10 @@ impl Manager {
 }
 
 impl Core {
-    pub(super) fn set_dirty_tunables(&self, tunables: DirtyTunables) {
-        *self.writeback.tunables.lock() = tunables;
-        self.look_at_dirty_limits();
-        // The intervals may have changed.
-        self.writeback.notify();
+    /// Returns the time between runs by the clock; `None` for no such runs.
+    fn writeback_interval(&self) -> Option<Duration> {
+        let centisecs = self.pool.tunables().dirty_writeback_centisecs;
+        (centisecs > 0).then(|| Duration::from_millis(u64::from(centisecs) * 10))
     }
 
     /// The thread's main loop.
@@ -414,7 +241,7 @@ impl Core {
         let _alive = WriterAlive(&self.writeback);
         let mut begun = self.now();
         loop {
-            let interval = self.writeback.interval();
+            let interval = self.writeback_interval();
             let left = || interval.map(|interval| (begun + interval).saturating_sub(self.now()));
             match self.writeback.wait(left) {
                 WriterWake::ToEnd => return,
@@ -434,7 +261,7 @@ impl Core {
 
     /// Does the work of the thread if an interval has passed since `written_at`.
     pub(super) fn write_back_in_time(&self, written_at: &mut Duration) {
-        let (interval, now) = (self.writeback.interval(), self.now());
+        let (interval, now) = (self.writeback_interval(), self.now());
         if interval.is_some_and(|interval| now >= *written_at + interval) {
             *written_at = now;
             self.reap_closing();
@@ -444,7 +271,7 @@ impl Core {
 
     fn write_back_what_is_due(&self) -> Pages {
         self.look_at_dirty_limits();
-        let expire = self.writeback.tunables.lock().dirty_expire_centisecs;
+        let expire = self.pool.tunables().dirty_expire_centisecs;
         let mut written = self.write_back(WriteBack::Expired(expire)).nr_written;
         while self.cache.dirty_pressure() != DirtyPressure::None && !self.writeback.is_cut_short() {
             let (background, _) = self.cache.dirty_limits();
@@ -493,8 +320,8 @@ impl Core {
     pub(super) fn look_at_dirty_limits(&self) {
         let sizes = self.reclaim.total_sizes();
         let anon = sizes.inactive_anon + sizes.active_anon;
-        let tunables = *self.writeback.tunables.lock();
-        let (background, limit) = tunables.limits(self.pool.managed().saturating_sub(anon));
+        let pages = self.pool.managed().saturating_sub(anon);
+        let (background, limit) = dirty_limits(&self.pool.tunables(), pages);
         debug_assert!(
             background < limit || limit == Pages::ZERO,
             "write-back begins before writers wait: {background} of {limit}"

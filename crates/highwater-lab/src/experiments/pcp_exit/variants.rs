@@ -100,8 +100,8 @@ impl Variant {
 
     fn tunables(&self) -> Result<Tunables, TunableError> {
         Tunables::default()
-            .pcp_batch_scale_max(self.scale.into())?
-            .percpu_pagelist_high_fraction(self.fraction)
+            .with("pcp_batch_scale_max", self.scale.into())?
+            .with("percpu_pagelist_high_fraction", self.fraction)
     }
 
     /// Returns `row` with the variant's settings.

@@ -106,7 +106,7 @@ fn decay(
     let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.options.seed);
     driven.run(Load::Loop, sizes.most(), setup.pick(20_000, 4000), control)?;
     driven.rest();
-    config.tunables = config.tunables.pcp_batch_scale_max(scale)?;
+    config.tunables = config.tunables.with("pcp_batch_scale_max", scale)?;
     pool.set_tunables(config.tunables);
     let count = |list: &ListInfo| u64::from(list.count);
     let largest = pool.zoneinfo().lists.iter().map(count).max();

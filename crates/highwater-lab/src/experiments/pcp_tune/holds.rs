@@ -78,8 +78,9 @@ impl Lane {
     /// Lists hold an eighth of a pool four times the size of the table: always more than two caps.
     fn new(scale: u8, frames: usize) -> Result<Self, ExperimentError> {
         let defaults = PoolConfig::new(1);
-        let tunables = defaults.tunables.pcp_batch_scale_max(scale.into());
-        let tunables = tunables.and_then(|tunables| tunables.percpu_pagelist_high_fraction(8));
+        let tunables = defaults.tunables.with("pcp_batch_scale_max", scale.into());
+        let tunables =
+            tunables.and_then(|tunables| tunables.with("percpu_pagelist_high_fraction", 8));
         let config = PoolConfig {
             policy: Sizing::Auto.with(Drain::OneHold),
             backend: BackendKind::SingleLock.make(),

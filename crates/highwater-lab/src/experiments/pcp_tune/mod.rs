@@ -179,8 +179,9 @@ fn stand_on(
 ) -> Result<(Seen, u64), ExperimentError> {
     let mut config = auto(setup);
     config.policy = sizing.with(Drain::Pieces);
-    let tunables = config.tunables.pcp_batch_scale_max(scale);
-    let tunables = tunables.and_then(|tunables| tunables.percpu_pagelist_high_fraction(fraction));
+    let tunables = config.tunables.with("pcp_batch_scale_max", scale);
+    let tunables =
+        tunables.and_then(|tunables| tunables.with("percpu_pagelist_high_fraction", fraction));
     config.tunables = tunables?;
     let pool = pool(setup, config)?;
     let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.options.seed);

@@ -211,7 +211,7 @@ pub(super) fn run(
 fn manager(rmap: RmapConfig, capacity: u64, clock: &Clock) -> Result<Manager, ExperimentError> {
     let hw = Manager::builder()
         .capacity(Pages(capacity).bytes())
-        .tunables(Tunables::default().watermark_scale_factor(WATERMARK_SCALE_FACTOR)?)
+        .tunables(Tunables::default().with("watermark_scale_factor", WATERMARK_SCALE_FACTOR)?)
         .decided_by(Arc::new(KernelLists {
             inactive_ratio: Some(INACTIVE_RATIO),
             loses_contended: rmap.quirks == RmapQuirks::KernelFaithful,

@@ -116,7 +116,7 @@ fn rules_of(
     (batch, high_min, high_max): (u32, u32, u32),
 ) -> Rules {
     let tunables = Tunables::default()
-        .pcp_batch_scale_max(scale)
+        .with("pcp_batch_scale_max", scale)
         .expect("in range");
     let sizes = PcpSizes {
         batch,

@@ -67,7 +67,7 @@ mod tests {
     fn with_fraction(bytes: Bytes, nr_cpus: usize, fraction: i64) -> PcpSizes {
         let managed = bytes.pages_floor();
         let tunables = Tunables::default()
-            .percpu_pagelist_high_fraction(fraction)
+            .with("percpu_pagelist_high_fraction", fraction)
             .expect("in range");
         let low = Watermarks::for_managed(managed, &tunables).low;
         PcpSizes::for_managed(managed, low, nr_cpus, &tunables)

@@ -48,8 +48,9 @@ pub(super) fn pool_of(pages: u64, config: PoolConfig) -> FramePool {
 }
 
 pub(super) fn tunables(scale: i64, fraction: i64) -> Tunables {
-    let tunables = Tunables::default().pcp_batch_scale_max(scale);
-    let tunables = tunables.and_then(|tunables| tunables.percpu_pagelist_high_fraction(fraction));
+    let tunables = Tunables::default().with("pcp_batch_scale_max", scale);
+    let tunables =
+        tunables.and_then(|tunables| tunables.with("percpu_pagelist_high_fraction", fraction));
     tunables.expect("in range")
 }
 
@@ -312,7 +313,7 @@ fn knobs_turn_while_the_pool_runs() {
     pool.set_tunables(tunables(5, 8));
     assert_eq!(list(&pool).high, 300_000 / 8);
     let wide = Tunables::default()
-        .watermark_scale_factor(1000)
+        .with("watermark_scale_factor", 1000)
         .expect("in range");
     pool.set_tunables(wide);
     assert_eq!(
