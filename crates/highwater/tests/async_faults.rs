@@ -12,6 +12,8 @@
 mod adverse;
 #[path = "async_faults/model.rs"]
 mod model;
+#[path = "async_faults/wakers.rs"]
+mod wakers;
 mod support;
 
 use std::future::poll_fn;

@@ -18,6 +18,7 @@
 //! by a walk over the frames if those are fewer.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 
 use super::key::PageKey;
@@ -368,7 +369,8 @@ fn wake(shard: &IndexShard, mut waiting: MutexGuard<'_, ShardWaiters>, key: Page
 }
 
 /// Tasks to wake: dropping this wakes them. A waker is the program's code, which may drop the last
-/// handle of a file, so that no lock is held then and no page is isolated or under eviction.
+/// handle of a file, so that no lock is held then and no page is isolated or under eviction. One
+/// that panics is caught: the others are woken all the same, and the thread goes on.
 #[derive(Debug, Default)]
 #[must_use = "dropped where it is made, it may wake tasks too early"]
 pub struct Woken(Vec<Waker>);
@@ -390,9 +392,19 @@ impl Woken {
     }
 }
 
+impl From<Vec<Waker>> for Woken {
+    fn from(tasks: Vec<Waker>) -> Self {
+        Self(tasks)
+    }
+}
+
 impl Drop for Woken {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
+        for waker in self.0.drain(..) {
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("the waker of a task panicked");
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::ReadError;
-use crate::cache::{FileId, Filling, VmArea};
+use crate::cache::{FileId, Filling, VmArea, Woken};
 use crate::group::NodeCharge;
 use crate::memmap::Pinned;
 use crate::reclaim::Afloat;
@@ -349,7 +349,7 @@ impl Drop for Aboard<'_> {
             flights.landed.notify_all();
         }
         // Outside the lock: wakers are the program's code.
-        tasks.into_iter().for_each(Waker::wake);
+        Woken::from(tasks).wake();
     }
 }
 

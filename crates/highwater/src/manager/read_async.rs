@@ -163,6 +163,8 @@ enum PolledFault {
     Launched(Arc<Landing>),
     /// Another thread was first: look again.
     Again,
+    /// Other tasks have pages pinned that they have not been polled for: look again after them.
+    Untaken,
     /// The task is woken when another thread's fill or eviction of the page ends, or memory may
     /// have come.
     Waits,
@@ -203,10 +205,15 @@ impl ReadWait {
     fn look(&mut self, context: &mut Context<'_>) -> Poll<Result<Pinned, ReadError>> {
         debug_assert!(self.landing.is_none(), "a page is launched once");
         while self.rounds < ROUNDS_MAX {
-            self.rounds += 1;
             let (core, area) = (self.map.core(), self.map.area());
-            match core.fault_polled(area, self.page, context)? {
-                PolledFault::Again => {}
+            let looks_left = ROUNDS_MAX - self.rounds - 1;
+            match core.fault_polled(area, self.page, looks_left, context)? {
+                PolledFault::Again => self.rounds += 1,
+                PolledFault::Untaken => {
+                    self.rounds += 1;
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 PolledFault::Taken(pinned, found) => {
                     core.note_found(FillSource::of(area), area.key(self.page).page(), found);
                     return Poll::Ready(Ok(pinned));
@@ -254,15 +261,20 @@ impl ReadWait {
 impl Drop for ReadWait {
     fn drop(&mut self) {
         self.end_announcement();
+        // Before the mapping, which may be its file's last handle: a page that has landed here is
+        // pinned.
+        self.landing = None;
     }
 }
 
 impl Core {
-    /// Looks at a page of a mapping once: takes it, launches it, or has the task woken.
+    /// Looks at a page of a mapping once: takes it, launches it, or has the task woken. If no
+    /// looks are left, takes memory by any means.
     fn fault_polled(
         &self,
         area: &Arc<VmArea>,
         page: MapPage,
+        looks_left: u32,
         context: &mut Context<'_>,
     ) -> Result<PolledFault, ReadError> {
         let source = FillSource::of(area);
@@ -290,10 +302,8 @@ impl Core {
         let supply = match self.supply_now(source) {
             Some(supply) => supply,
             None if self.io.flights.watch(context) => return Ok(PolledFault::Waits),
-            None if self.io.flights.is_any_untaken() => {
-                // Other tasks have pages pinned that they have not been polled for.
-                context.waker().wake_by_ref();
-                return Ok(PolledFault::Waits);
+            None if looks_left > 0 && self.io.flights.is_any_untaken() => {
+                return Ok(PolledFault::Untaken);
             }
             None => self.supply_one(source, key.page())?,
         };

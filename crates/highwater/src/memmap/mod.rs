@@ -49,7 +49,6 @@ mod tests;
 
 pub use block::Block;
 pub use borrow::{Pinned, Reader};
-pub(crate) use done::Done;
 pub use frames::{Frame, FrameMemory, Retracted};
 pub(crate) use free::for_each_run;
 #[cfg(feature = "lab")]

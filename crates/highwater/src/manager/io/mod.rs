@@ -33,13 +33,14 @@ use super::error::ReadError;
 use super::fill::{FillSource, Fills};
 use super::flight::{Flight, Flights};
 use crate::cache::{FileId, Filling, PageKey, Woken};
-use crate::memmap::{Done, Frame, FrameRing};
+use crate::memmap::{Frame, FrameRing};
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak};
 use crate::units::{PAGE_BYTES, PAGE_SIZE};
 use reaper::Reaper;
 use threads::ReadThreads;
 
 static BACKLOG_LOCK: LockClass = LockClass::new("read_backlog", Rank::Leaf);
+static ENDED_LOCK: LockClass = LockClass::new("read_ended", Rank::Leaf);
 
 /// Reads that a driver hands to the system in the midst of its polls. Chosen by measurement
 /// (`benches-external/larger-than-memory`, 64 in flight, a disk of 110,000 reads a second): 0.86 to
@@ -58,6 +59,9 @@ pub(super) struct Io {
     reaper: Reaper,
     /// Flights that wait for room in the ring.
     backlog: Mutex<VecDeque<Flight>>,
+    /// Flights that the ring has ended, with the bytes read, until a thread lands them. Not on a
+    /// thread's stack: landing one wakes tasks, and a waker may close the file of another.
+    ended: Mutex<VecDeque<(Flight, usize)>>,
     pub(super) flights: Flights,
     stats: IoStats,
 }
@@ -118,6 +122,7 @@ impl Io {
             threads: ReadThreads::new(),
             reaper: Reaper::new(),
             backlog: Mutex::new(&BACKLOG_LOCK, VecDeque::new()),
+            ended: Mutex::new(&ENDED_LOCK, VecDeque::new()),
             flights: Flights::new(),
             stats: IoStats::default(),
         }
@@ -280,8 +285,9 @@ impl Core {
 
     /// Moves flights from the backlog to the ring, or to threads if the ring is refused.
     fn feed(&self, ring: &FrameRing<RingLoad>) {
-        // Terminates: each round queues a flight, or has seen the refusal, or ends. None is left
-        // behind: the thread that makes room, or is refused, comes here after that.
+        // Terminates: each round queues a flight, or has seen the refusal, or finds that others
+        // have taken the room. None is left behind: the thread that makes room, or is refused,
+        // comes here after that, and this one looks for room after it has put a flight back.
         while ring.has_room() {
             let Some(flight) = self.io.backlog.lock().pop_front() else {
                 return;
@@ -290,12 +296,7 @@ impl Core {
             match self.offer(ring, flight) {
                 Ok(()) => {}
                 Err(flight) if is_refused => self.start_in_thread(flight),
-                Err(flight) => {
-                    self.io.backlog.lock().push_front(flight);
-                    if self.io.refusal.get().is_none() {
-                        return;
-                    }
-                }
+                Err(flight) => self.io.backlog.lock().push_front(flight),
             }
         }
     }
@@ -331,29 +332,42 @@ impl Core {
             return 0;
         };
         let mut done = Vec::new();
-        let count = ring.reap(&mut done);
-        let mut woken = Woken::default();
-        for Done {
-            frames,
-            load,
-            result,
-        } in done
+        let nr_ended = ring.reap(&mut done);
+        let ended = done.into_iter().map(|done| {
+            let flight = done.load.into_flight(done.frames);
+            (flight, done.result.unwrap_or(0))
+        });
+        self.io.ended.lock().extend(ended);
+        let (mut count, mut woken) = (0, Woken::default());
+        // As many as it has ended, so that no thread lands those of others for ever; but one in any
+        // case: another thread, or this one further up, may be busy with a waker.
+        while count < nr_ended.max(1)
+            && let Some((flight, got)) = self.next_ended()
         {
-            let mut flight = load.into_flight(frames);
-            match self.is_whole(&mut flight, result.unwrap_or(0)) {
-                true => {
-                    let pages = flight.cargo.filling.len();
-                    self.land(flight, Ok(pages), &mut woken);
-                }
-                // A thread finds out how many pages can be read, and why not more.
-                false => self.start_in_thread(flight),
-            }
+            self.land_read(flight, got, &mut woken);
+            count += 1;
         }
-        if count > 0 {
+        if nr_ended > 0 || count > 0 {
             self.feed(ring);
         }
         woken.wake();
         count
+    }
+
+    fn next_ended(&self) -> Option<(Flight, usize)> {
+        self.io.ended.lock().pop_front()
+    }
+
+    /// Lands a flight of which the ring has read so many bytes.
+    fn land_read(&self, mut flight: Flight, got: usize, woken: &mut Woken) {
+        match self.is_whole(&mut flight, got) {
+            true => {
+                let pages = flight.cargo.filling.len();
+                self.land(flight, Ok(pages), woken);
+            }
+            // A thread finds out how many pages can be read, and why not more.
+            false => self.start_in_thread(flight),
+        }
     }
 
     /// Returns whether so many bytes are all of a flight's pages; zeroes the rest of the last.
@@ -384,6 +398,8 @@ impl Core {
         fills.give_up(*read.as_ref().unwrap_or(&0));
         let waker = match (read, wanted) {
             (Ok(_), Some(wanted)) if wanted.is_awaited() => fills.finish(|pfn| {
+                // Dropped before the flight has landed: it may be all that keeps the page pinned.
+                let wanted = wanted;
                 let pinned = self.cache.pin_at(first, pfn);
                 let pinned = pinned.expect("a page on no list stays");
                 self.cache.install(&area, wanted.page, pfn);

@@ -2,8 +2,9 @@
 //!
 //! It is started by the first call, and sleeps unless it serves. A call makes it serve the flights
 //! that are afloat: it sleeps until the ring has completions, and lands them. It stops serving when
-//! nothing is afloat; or when a driver is at work that has landed as many flights since the last
-//! call as can be in the ring at once, so that two threads do not wake up for each completion.
+//! nothing is afloat; or when a driver is at work and as many flights have landed since the last
+//! call as can be in the ring at once, so that two threads do not wake up for each completion. Then
+//! it looks now and then whether flights land, because a driver's poll may itself wait for one.
 
 use std::time::Duration;
 
@@ -22,6 +23,10 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Flights that a driver lands before the reaper leaves the ring to it. Chosen: as many as can be
 /// in flight at once, so that those of the last call have landed, but for stragglers.
 const HANDOVER: u64 = 512;
+
+/// Time without a landing after which a driver counts as stuck. Chosen: longer than most reads, and
+/// few wake-ups beside a driver that is not.
+const STUCK: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Reaper {
@@ -185,7 +190,15 @@ impl Reaper {
                 }
                 state.is_serving = false;
             }
-            self.called.wait(&mut state);
+            let nr_landed = io.flights.nr_landed();
+            if io.flights.nr_afloat() == 0 {
+                self.called.wait(&mut state);
+                continue;
+            }
+            self.called.wait_for(&mut state, STUCK);
+            if io.flights.nr_afloat() > 0 && io.flights.nr_landed() == nr_landed {
+                (state.is_serving, state.landed_at_call) = (true, nr_landed);
+            }
         }
     }
 }

@@ -1,0 +1,174 @@
+//! Wakers that do more than wake, and tasks that are polled more often than they are woken.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::task::Wake;
+use std::time::Instant;
+
+use super::*;
+use crate::support::TestFile;
+
+/// Waits until a waker has done its work.
+#[track_caller]
+fn wait_for(is_done: &AtomicBool, what: &str) {
+    let begun = Instant::now();
+    while !is_done.load(Ordering::SeqCst) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A task that owns the last handle of its file, as an executor that is gone leaves it.
+#[derive(Default)]
+struct Closer {
+    owns: Mutex<Option<Mapping>>,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Wake for Closer {
+    fn wake(self: Arc<Self>) {
+        drop(self.owns.lock().unwrap().take());
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+}
+
+// Symptom: the thread that had landed one read of a file, and was about to land another, called a
+// waker that closed the file, and waited there for the other.
+#[test]
+fn a_waker_may_close_a_file_with_other_reads_in_flight() {
+    for (engine, builder) in engines() {
+        for _ in 0..20 {
+            let Scene { hw, map, _file } = Scene::new(builder.clone(), 64);
+            map.prefetch([1, 20, 40, 60]).unwrap();
+            let task = Arc::new(Closer::default());
+            let is_closed = Arc::clone(&task.is_closed);
+            let mut read = Box::pin(map.read_async(1));
+            let waker = Waker::from(Arc::clone(&task));
+            let polled = read.as_mut().poll(&mut Context::from_waker(&waker));
+            drop(read);
+            *task.owns.lock().unwrap() = Some(map);
+            drop(waker);
+            if polled.is_pending() {
+                drop(task);
+                wait_for(&is_closed, engine);
+            }
+            drop(hw);
+        }
+    }
+}
+
+/// A task that panics when it is woken, or notes it.
+struct Woken {
+    panics: bool,
+    is_woken: AtomicBool,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        assert!(!self.panics, "this panic is part of a test");
+        self.is_woken.store(true, Ordering::SeqCst);
+    }
+}
+
+// Symptom: a waker that panicked ended the thread that lands reads.
+#[test]
+fn a_waker_that_panics_takes_no_other_with_it() {
+    for (engine, builder) in engines() {
+        let scene = Scene::new(builder, 64);
+        for page in 0..20 {
+            scene.map.prefetch([page]).unwrap();
+            let tasks = [true, false].map(|panics| {
+                let is_woken = AtomicBool::new(false);
+                Arc::new(Woken { panics, is_woken })
+            });
+            let mut reads = tasks
+                .each_ref()
+                .map(|_| Box::pin(scene.map.read_async(page)));
+            let pending = [0, 1].map(|nth: usize| {
+                let waker = Waker::from(Arc::clone(&tasks[nth]));
+                let polled = reads[nth].as_mut().poll(&mut Context::from_waker(&waker));
+                polled.is_pending()
+            });
+            if pending[1] {
+                wait_for(&tasks[1].is_woken, engine);
+            }
+        }
+        Scene::is_right(30, &scene.hw.block_on(scene.map.read_async(30)));
+        scene.settle();
+    }
+}
+
+// Symptom: the page of a read that was dropped stayed charged, because its file was closed while
+// the read still had it pinned.
+#[test]
+fn a_read_that_is_the_last_handle_of_its_file_closes_it() {
+    for (engine, builder) in engines() {
+        let Scene { hw, map, _file } = Scene::new(builder, 64);
+        let mut read = Box::pin(map.read_async(7));
+        _ = Scene::poll_once(read.as_mut());
+        drop(map);
+        settle(&hw);
+        drop(read);
+        assert_eq!(hw.root().usage_precise(), Bytes::ZERO, "{engine}");
+    }
+}
+
+// Symptom: a task that was polled ten thousand times while another's read was in flight, as an
+// executor that spins does, failed as starved.
+#[test]
+fn polls_do_not_starve_a_read() {
+    let hw = Manager::builder().build().unwrap();
+    let storage = TestFile::new(8);
+    storage.read_pause_us.store(300_000, Ordering::Relaxed);
+    let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..8).unwrap();
+    map.set_read_pattern(ReadPattern::Random);
+    map.prefetch([3]).unwrap();
+    let mut read = Box::pin(map.read_async(3));
+    for polls in 0..20_000 {
+        match Scene::poll_once(read.as_mut()) {
+            Poll::Pending => {}
+            // A slow machine.
+            Poll::Ready(Ok(_)) => return,
+            Poll::Ready(Err(error)) => panic!("{error} after {polls} polls"),
+        }
+    }
+    hw.block_on(read).unwrap();
+}
+
+// Symptom: a driver whose poll waits for another thread's read waited for ever, because the thread
+// that lands reads had left them to the driver. Method: many reads from outside, awaited inside.
+#[test]
+fn a_driver_may_wait_for_reads_from_outside() {
+    for (engine, builder) in engines() {
+        let pages = 3000;
+        let scene = Scene::new(builder.capacity(Bytes::mib(32)), pages);
+        let is_read = Arc::new(AtomicBool::new(false));
+        scene.hw.block_on(async {
+            Scene::is_right(0, &scene.map.read_async(0).await);
+            let (map, tell) = (scene.map.clone(), Arc::clone(&is_read));
+            let outside = thread::spawn(move || {
+                // No two are neighbours: each is a read.
+                map.prefetch((1..pages).step_by(2)).unwrap();
+                let last = map.read_async(pages - 1);
+                let mut last = pin!(last);
+                let task = Arc::new(Woken {
+                    panics: false,
+                    is_woken: AtomicBool::new(false),
+                });
+                let waker = Waker::from(Arc::clone(&task));
+                if last
+                    .as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_pending()
+                {
+                    wait_for(&task.is_woken, engine);
+                }
+                tell.store(true, Ordering::SeqCst);
+            });
+            wait_for(&is_read, engine);
+            outside.join().unwrap();
+        });
+        scene.settle();
+    }
+}
