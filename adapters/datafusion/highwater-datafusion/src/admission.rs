@@ -180,10 +180,19 @@ impl Drop for Waiting {
     }
 }
 
+/// What a query reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reservation {
+    Exactly(Bytes),
+    /// So much, or as much as a query can have that runs alone, if that is less by the time that it
+    /// is admitted.
+    AtMost(Bytes),
+}
+
 /// A query that is being admitted.
 struct Admit {
     tenant: Tenant,
-    reserve: Bytes,
+    reserve: Reservation,
     pool: Option<HighwaterPool>,
     waiting: Option<Waiting>,
 }
@@ -192,11 +201,15 @@ impl Admit {
     /// Tries to charge the reserve.
     fn attempt(&mut self) -> Result<Option<Arc<HighwaterPool>>> {
         let max = self.tenant.group().effective_max();
-        if self.reserve > max {
+        let reserve = match self.reserve {
+            Reservation::Exactly(reserve) => reserve,
+            Reservation::AtMost(most) => most.min(self.tenant.most_for_one()),
+        };
+        if reserve > max {
             return Err(DataFusionError::ResourcesExhausted(format!(
                 "a query that reserves {} is never admitted: {} has {} at most; reserve less, or \
                  raise the maximum (Group::set_max)",
-                size(self.reserve),
+                size(reserve),
                 self.tenant.group().path(),
                 size(max),
             )));
@@ -205,10 +218,10 @@ impl Admit {
             Some(pool) => pool,
             None => HighwaterPool::of_query(self.tenant.query()),
         };
-        if self.reserve == Bytes::ZERO {
+        if reserve == Bytes::ZERO {
             return Ok(Some(Arc::new(pool)));
         }
-        match pool.admit(self.reserve) {
+        match pool.admit(reserve) {
             Ok(()) => Ok(Some(Arc::new(pool))),
             Err(Reason::NoGroup(error)) => Err(DataFusionError::ResourcesExhausted(error)),
             Err(_) => {
@@ -285,6 +298,10 @@ impl Tenant {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn admit(&self, reserve: Bytes) -> Result<Arc<HighwaterPool>> {
+        self.admit_with(Reservation::Exactly(reserve)).await
+    }
+
+    pub(crate) async fn admit_with(&self, reserve: Reservation) -> Result<Arc<HighwaterPool>> {
         let admit = Admit {
             tenant: self.clone(),
             reserve,

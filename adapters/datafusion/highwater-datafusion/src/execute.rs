@@ -12,6 +12,7 @@ use futures::future::{Either, select};
 use futures::stream::{Stream, StreamExt};
 use highwater::Bytes;
 
+use crate::admission::Reservation;
 use crate::pool::{HighwaterPool, Stop};
 use crate::refusal::left;
 use crate::tenant::Tenant;
@@ -20,7 +21,8 @@ use crate::tenant::Tenant;
 ///
 /// The first attempt reserves [`first_reserve`](Self::first_reserve): nothing by default, which is
 /// best where memory mostly suffices. Each further attempt reserves twice what the last one used at
-/// most, and the last attempt all that the tenant's queries may have: it runs alone.
+/// most, or what it used and was refused, and the last attempt all that the tenant's queries may
+/// have: it runs alone. Where maxima of tenants overlap, it waits for room in their ancestor, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retry {
@@ -153,14 +155,14 @@ impl Tenant {
         F: Future<Output = Result<T>>,
     {
         let attempts = retry.attempts.max(1);
-        let mut reserve = retry.first_reserve;
+        let mut reserve = Reservation::Exactly(retry.first_reserve);
         for nth in 1..=attempts {
-            let pool = self.admit(reserve).await?;
+            let pool = self.admit_with(reserve).await?;
             let outcome = unless_stopped(&pool, attempt(Arc::clone(&pool))).await;
             let is_retried = |error: &DataFusionError| nth < attempts && is_exhausted(error);
             match outcome {
                 Err(error) if is_retried(&error) => {
-                    reserve = self.next_reserve(&pool, nth + 1 == attempts);
+                    reserve = Self::next_reserve(&pool, nth + 1 == attempts);
                 }
                 outcome => return outcome,
             }
@@ -168,14 +170,20 @@ impl Tenant {
         unreachable!("the last attempt returns")
     }
 
-    /// Returns what the next attempt reserves.
-    fn next_reserve(&self, pool: &HighwaterPool, is_last: bool) -> Bytes {
-        let max = left(self.group().effective_max(), self.outside());
+    /// Returns what the next attempt reserves: what this one had and was refused, or twice what
+    /// it had; the last attempt everything.
+    fn next_reserve(pool: &HighwaterPool, is_last: bool) -> Reservation {
         if is_last {
-            return max;
+            return Reservation::AtMost(Bytes::MAX);
         }
         let peak = pool.group().map_or(Bytes::ZERO, |group| group.peak().high);
-        max.min(Bytes(peak.0.saturating_mul(2)))
+        let needed = peak.0.saturating_add(pool.most_refused());
+        Reservation::AtMost(Bytes(needed.max(peak.0.saturating_mul(2))))
+    }
+
+    /// Returns what a query can reserve when no other runs.
+    pub(crate) fn most_for_one(&self) -> Bytes {
+        left(self.group().effective_max(), self.outside())
     }
 
     /// Returns what the tenant uses outside its queries: that may never be returned.
@@ -258,7 +266,12 @@ impl Stream for Started {
             let text = "the query was stopped so that others have memory".to_owned();
             return Poll::Ready(Some(Err(DataFusionError::ResourcesExhausted(text))));
         }
-        rest.poll_next_unpin(context)
+        let polled = rest.poll_next_unpin(context);
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            // With it goes what the query was admitted with, also if this is kept.
+            this.rest = None;
+        }
+        polled
     }
 }
 

@@ -3,13 +3,15 @@
 use datafusion_common::{DataFusionError, Result};
 use datafusion_expr::{LogicalPlan, Statement};
 
-/// Settings of the runtime environment, which is shared or replaced as a whole.
-const RUNTIME: &str = "datafusion.runtime.";
+/// Settings of the server: those of the runtime environment, which is shared or replaced as a
+/// whole, and those that name the session's tenant.
+const OF_THE_SERVER: [&str; 2] = ["datafusion.runtime.", "highwater."];
 
-/// Refuses statements that change the runtime environment. `SET datafusion.runtime.memory_limit`
-/// replaces the session's pool by one of DataFusion's own, and `RESET` by one without a limit:
-/// either takes the session out of its tenant's maximum. Call it on each plan that comes from a
-/// tenant, before it is executed.
+/// Refuses statements that change the runtime environment or the session's tenant. `SET
+/// datafusion.runtime.memory_limit` replaces the session's pool by one of DataFusion's own, and
+/// `RESET` by one without a limit: either takes the session out of its tenant's maximum. `SET
+/// highwater.tenant` has its later queries charged to another tenant, where the name travels with
+/// the session (Ballista). Call it on each plan that comes from a tenant, before it is executed.
 ///
 /// # Errors
 ///
@@ -21,12 +23,11 @@ const RUNTIME: &str = "datafusion.runtime.";
 /// use datafusion_expr::{LogicalPlan, SetVariable, Statement};
 /// use highwater_datafusion::guard_sql;
 ///
-/// let escape = SetVariable {
-///     variable: "datafusion.runtime.memory_limit".into(),
-///     value: "100G".into(),
-/// };
-/// let plan = LogicalPlan::Statement(Statement::SetVariable(escape));
-/// assert!(guard_sql(&plan).unwrap_err().to_string().contains("memory_limit"));
+/// for (name, value) in [("datafusion.runtime.memory_limit", "100G"), ("Highwater.tenant", "b")] {
+///     let escape = SetVariable { variable: name.into(), value: value.into() };
+///     let plan = LogicalPlan::Statement(Statement::SetVariable(escape));
+///     assert!(guard_sql(&plan).unwrap_err().to_string().contains(name));
+/// }
 /// ```
 pub fn guard_sql(plan: &LogicalPlan) -> Result<()> {
     let variable = match plan {
@@ -36,10 +37,11 @@ pub fn guard_sql(plan: &LogicalPlan) -> Result<()> {
         LogicalPlan::Statement(Statement::Prepare(prepare)) => return guard_sql(&prepare.input),
         _ => return Ok(()),
     };
-    let is_runtime = variable
-        .get(..RUNTIME.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(RUNTIME));
-    if !is_runtime {
+    let begins_with = |prefix: &str| {
+        let start = variable.get(..prefix.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    if !OF_THE_SERVER.into_iter().any(begins_with) {
         return Ok(());
     }
     Err(DataFusionError::Plan(format!(

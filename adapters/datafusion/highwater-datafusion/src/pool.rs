@@ -1,7 +1,9 @@
 //! The pool of one query.
 
+use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use datafusion_common::Result;
@@ -38,7 +40,13 @@ pub struct HighwaterPool {
     stop: Arc<Stop>,
     /// Forced charges of a query that has no group, because its tenant was removed.
     strays: Mutex<Vec<Charge>>,
+    /// The most bytes that one refused call asked for.
+    /// Written by: calls that are refused. Read by: `run` after the attempt. Publishes: nothing.
+    most_refused: AtomicU64,
 }
+
+/// Capacity that no machine has.
+const UNLIMITED: Bytes = Bytes(1 << 47);
 
 /// Whether a query is to stop.
 #[derive(Debug, Default)]
@@ -71,7 +79,18 @@ impl HighwaterPool {
             consumers: Consumers::default(),
             stop: Arc::default(),
             strays: Mutex::default(),
+            most_refused: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn note_refused(&self, bytes: u64) {
+        // Relaxed: see the field.
+        self.most_refused.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn most_refused(&self) -> u64 {
+        // Relaxed: see the field.
+        self.most_refused.load(Ordering::Relaxed)
     }
 
     /// Makes a pool of its own, with no tenant: in place of a `GreedyMemoryPool` of this size.
@@ -99,7 +118,7 @@ impl HighwaterPool {
     pub fn standalone(limit: usize) -> Self {
         let limit = Bytes(limit as u64);
         let hw = Manager::builder()
-            .capacity(limit.max(Bytes::kib(4)))
+            .capacity(limit.clamp(Bytes::kib(4), UNLIMITED))
             .frames(Bytes::ZERO)
             .build()
             .expect("memory for the books");
@@ -234,8 +253,10 @@ impl HighwaterPool {
     }
 
     pub(crate) fn limit(&self) -> Bytes {
-        let group = self.made().unwrap_or(self.tenant.group());
-        group.effective_max().min(self.limits.max)
+        match self.made() {
+            Some(group) => group.effective_max(),
+            None => self.tenant.group().effective_max().min(self.limits.max),
+        }
     }
 
     fn tracks(&self, consumer: &MemoryConsumer) -> bool {
@@ -289,7 +310,10 @@ impl HighwaterPool {
             return Ok(());
         };
         match self.shared().options.on_full {
-            OnFull::Victim if is_urgent => self.take(group, bytes, Group::charge),
+            OnFull::Victim if is_urgent => {
+                let _asking = Asking::begin(&self.stop);
+                self.take(group, bytes, Group::charge)
+            }
             _ => Err(refusal),
         }
         .map_err(Reason::Room)
@@ -343,11 +367,35 @@ impl HighwaterPool {
     }
 }
 
-/// Stops the query whose group this is, if it is one's.
+thread_local! {
+    /// The query for which this thread asks for memory; handlers run on the thread that asks.
+    static ASKING: Cell<*const Stop> = const { Cell::new(ptr::null()) };
+}
+
+/// A query asks for memory, until dropped: it is not stopped for what it asks itself, because a
+/// refusal is enough.
+struct Asking(*const Stop);
+
+impl Asking {
+    fn begin(stop: &Arc<Stop>) -> Self {
+        Self(ASKING.replace(Arc::as_ptr(stop)))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        ASKING.set(self.0);
+    }
+}
+
+/// Stops the query whose group this is, if it is one's, and not the one that asks.
 pub(crate) fn stop_query(group: &Group) -> bool {
     let Some(OfQuery(stop)) = group.data() else {
         return false;
     };
+    if ASKING.get() == Arc::as_ptr(stop) {
+        return false;
+    }
     group.mark_oom_victim();
     // Relaxed: as in `is_stopped`.
     stop.is_stopped.store(true, Ordering::Relaxed);

@@ -158,6 +158,7 @@ impl HighwaterPool {
     ) -> DataFusionError {
         let tenant = self.shared();
         reason.counts_in(tenant);
+        self.note_refused(additional as u64);
         let mut text = format!(
             "Failed to allocate additional {} for {} with {} already allocated for this \
              reservation - {} remain available for the total memory pool: {self}; ",

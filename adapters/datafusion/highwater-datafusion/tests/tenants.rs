@@ -1,6 +1,8 @@
 //! Promise: tenants stay within their maxima whatever their queries do, nothing waits inside a
 //! call, and a query that was refused passes when it can have its reserve.
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -8,40 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use datafusion_common::{DataFusionError, Result};
-use datafusion_execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation};
 use futures::executor::block_on;
 use highwater::group::Limits;
 use highwater::{Bytes, Manager};
 use highwater_datafusion::{Fairness, HighwaterPool, OnFull, Options, Retry, Stopped, Tenant};
 
-fn manager(capacity: Bytes) -> Manager {
-    let built = Manager::builder()
-        .capacity(capacity)
-        .frames(Bytes::ZERO)
-        .build();
-    built.expect("a manager without frames")
-}
-
-fn tenant(hw: &Manager, name: &str, max: Bytes, options: Options) -> Tenant {
-    let group = hw.root().child(name, Limits::max(max));
-    Tenant::new(group.expect("the name is free"), options)
-}
-
-fn query(tenant: &Tenant) -> Arc<dyn MemoryPool> {
-    tenant.query().build().expect("no limits of its own")
-}
-
-fn spilling(name: &str, pool: &Arc<dyn MemoryPool>) -> MemoryReservation {
-    MemoryConsumer::new(name)
-        .with_can_spill(true)
-        .register(pool)
-}
-
-fn holding(name: &str, pool: &Arc<dyn MemoryPool>) -> MemoryReservation {
-    MemoryConsumer::new(name).register(pool)
-}
-
-const MIB: usize = 1 << 20;
+use support::{MIB, holding, manager, query, spilling, tenant};
 
 #[test]
 fn one_tenant_cannot_starve_another() {
@@ -327,63 +302,31 @@ fn what_is_not_for_lack_of_memory_is_not_run_again() {
     assert_eq!(runs, 1);
 }
 
+// Symptom: a query that waited for all of its tenant's memory waited for ever, and the queries
+// behind it, because the program had charged a little to the tenant meanwhile. Method: also a
+// maximum that is lowered meanwhile.
 #[test]
-fn a_victim_is_told_and_gives_way() {
-    let hw = manager(Bytes::mib(16));
-    hw.on_exhausted(|victim| unreachable!("the tenant has a handler: {victim:?}"));
-    let mut options = Options::default();
-    options.on_full = OnFull::Victim;
-    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
-    let stopped = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let hoards = scope.spawn(|| {
-            let outcome = block_on(tenant.run(Retry::default(), |pool| async {
-                let pool: Arc<dyn MemoryPool> = pool;
-                let hoard = holding("hoard", &pool);
-                hoard.try_grow(12 * MIB)?;
-                std::future::pending::<Result<()>>().await
-            }));
-            stopped.store(true, Ordering::Relaxed);
-            outcome
-        });
-        while tenant.group().usage_precise() < Bytes::mib(12) {
-            thread::yield_now();
-        }
-        let pool = query(&tenant);
-        let join = holding("join", &pool);
-        join.try_grow(8 * MIB).expect("the victim gave way");
-        let Err(DataFusionError::External(error)) = hoards.join().expect("no panic") else {
-            panic!("the victim ends with the reason");
+fn a_query_that_waits_for_all_takes_what_there_is_by_then() {
+    for lowered in [false, true] {
+        let hw = manager(Bytes::mib(16));
+        let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+        let mut neighbour = Some(block_on(tenant.admit(Bytes::mib(8))).expect("there is room"));
+        let mut lasting = None;
+        let query = tenant.run(Retry::default(), |pool| needs(pool, 10 * MIB));
+        let meanwhile = async {
+            while tenant.counts().waiting == 0 {
+                Yield(false).await;
+            }
+            match lowered {
+                true => tenant.group().set_max(Bytes::mib(12)).expect("8 are used"),
+                false => lasting = tenant.group().try_charge(Bytes::mib(1)).ok(),
+            }
+            neighbour = None;
         };
-        let stopped = error.downcast_ref::<Stopped>().expect("it was stopped");
-        assert!(stopped.query.starts_with("/a/query-"), "{stopped}");
-    });
-    assert!(stopped.load(Ordering::Relaxed));
-    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
-}
-
-// Goal: of two adapters in one program, each stops its own. Method: the largest group belongs to no
-// query; a tenant without a protection to speak of is asked before it, and has nothing to give.
-#[test]
-fn a_victim_outside_the_queries_is_for_the_handler_of_the_program() {
-    let hw = manager(Bytes::mib(16));
-    let mut options = Options::default();
-    options.on_full = OnFull::Victim;
-    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
-    let cache = hw
-        .root()
-        .child("cache", Limits::default())
-        .expect("the name is free");
-    let cached = cache.try_charge(Bytes::mib(12)).expect("there is room");
-    let cached = std::sync::Mutex::new(Some(cached));
-    hw.on_exhausted(move |victim| {
-        assert!(!HighwaterPool::stop_victim(victim));
-        assert_eq!(victim.group().path(), "/cache");
-        drop(cached.lock().expect("no panic").take());
-    });
-    let pool = query(&tenant);
-    let join = holding("join", &pool);
-    join.try_grow(8 * MIB).expect("the cache gave way");
+        let (outcome, ()) = block_on(futures::future::join(query, meanwhile));
+        assert_eq!(outcome.expect("there is enough"), 10 * MIB);
+        assert_eq!(lasting.is_some(), !lowered);
+    }
 }
 
 /// A query that takes its memory by steps, and ends some steps later.

@@ -110,6 +110,13 @@ fn name_limit_and_type() {
 }
 
 #[test]
+fn a_pool_may_be_without_a_limit() {
+    let pool = pool_of(usize::MAX);
+    let consumer = MemoryConsumer::new("join").register(&pool);
+    assert!(consumer.try_grow(1 << 40).is_ok());
+}
+
+#[test]
 fn nothing_is_asked_for_nothing() {
     let pool = pool_of(0);
     let none = MemoryConsumer::new("none").register(&pool);
