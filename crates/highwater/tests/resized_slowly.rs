@@ -7,6 +7,7 @@
 )]
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use highwater::frame::Tunables;
 use highwater::units::PAGE_BYTES;
-use highwater::{Access, Backing, Bytes, File, FilePage, Manager, Mapping, Pages};
+use highwater::{Access, Backing, Bytes, File, FilePage, Manager, Mapping, Pages, ReadError};
 
 /// Storage in memory whose `set_len` tells when it has begun, and waits for its answer.
 #[derive(Debug)]
@@ -22,6 +23,7 @@ struct Slow {
     bytes: Mutex<Vec<u8>>,
     begun: Mutex<Sender<()>>,
     answer: Mutex<Receiver<io::Result<()>>>,
+    fails_reads: AtomicBool,
 }
 
 /// The other ends of a [`Slow`]'s channels.
@@ -38,6 +40,7 @@ impl Slow {
             bytes: Mutex::new(vec![0; len]),
             begun: Mutex::new(tell_begun),
             answer: Mutex::new(wait_for),
+            fails_reads: AtomicBool::new(false),
         };
         (Arc::new(slow), Remote { begun, answer })
     }
@@ -53,6 +56,9 @@ impl Backing for Slow {
     }
 
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        if self.fails_reads.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let bytes = self.bytes.lock().unwrap();
         let rest = bytes.get(start_of(page)..).unwrap_or_default();
         let len = rest.len().min(buf.len());
@@ -148,4 +154,21 @@ fn what_is_written_behind_the_old_end_beside_a_growth_reaches_storage() {
     });
     file.sync().unwrap();
     assert_eq!(storage.byte(4096 + 2000), 7);
+}
+
+// Symptom: a page that storage could not read was read 10,000 times beside a resize, and the error
+// was then another one.
+#[test]
+fn an_error_beside_a_resize_is_the_storages() {
+    let (storage, remote) = Slow::new(10 * 4096);
+    let (_hw, file, all) = scene(&storage, 10);
+    thread::scope(|scope| {
+        let shrink = scope.spawn(|| file.set_len(Bytes(3 * 4096)));
+        remote.begun.recv().unwrap();
+        storage.fails_reads.store(true, Ordering::SeqCst);
+        let failed = all.read_latched(1).err();
+        remote.answer.send(Ok(())).unwrap();
+        shrink.join().unwrap().unwrap();
+        assert!(matches!(failed, Some(ReadError::Io { .. })), "{failed:?}");
+    });
 }

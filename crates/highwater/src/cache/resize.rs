@@ -24,6 +24,7 @@
 //! turns.
 
 use std::io;
+use std::time::Duration;
 
 use super::backing::{Backing, guarded};
 use super::{FileEntry, PageCache, PageKey, Presence};
@@ -149,6 +150,15 @@ impl FileEntry {
         }
         turns.syncs += 1;
         SyncTurn(&self.size)
+    }
+
+    /// Waits for a resize in progress, but not longer than `at_most`: it may wait for a latch that
+    /// the caller holds.
+    pub fn wait_for_resize(&self, at_most: Duration) {
+        let mut turns = self.size.turns.lock();
+        if turns.is_resizing {
+            self.size.ended.wait_for(&mut turns, at_most);
+        }
     }
 
     /// Returns a number that stays the same until the next resize; `None` during a resize.

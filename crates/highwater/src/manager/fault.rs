@@ -5,6 +5,8 @@
 //! page is absent as before: the frame is freed, nothing stays charged, and each waiting thread
 //! tries for itself.
 
+use std::time::Duration;
+
 use super::Core;
 use super::error::ReadError;
 use super::fill::FillSource;
@@ -16,6 +18,11 @@ use crate::units::{FilePage, MapPage, Pfn};
 /// Limit on the rounds of one fault. A round ends when another thread filled or evicted the page
 /// meanwhile; a page that this thread has filled itself is taken before it can be evicted.
 pub(super) const ROUNDS_MAX: u32 = 10_000;
+
+/// Reads that fail while the file's length changes, until one counts; and the longest pause between
+/// them. Chosen: a tenth of a second, in which most storage has changed a length.
+const MOVES_MAX: u32 = 100;
+const MOVE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The source of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +92,7 @@ impl Core {
         mut take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<(R, Found), ReadError> {
         debug_assert!(asked > 0, "the page itself is read");
+        let mut nr_moves = 0;
         for _ in 0..ROUNDS_MAX {
             source.file.check_end(page)?;
             let key = source.file.key(page);
@@ -103,10 +111,14 @@ impl Core {
             let is_stored = source.file.is_stored(page);
             let version = source.file.size_version();
             if let Err(error) = fills.read() {
-                if version.is_some() && source.file.size_version() == version {
+                let is_steady = version.is_some() && source.file.size_version() == version;
+                if is_steady || nr_moves == MOVES_MAX {
                     return Err(error);
                 }
-                // The file's end has moved while its page was read.
+                // The file's end has moved while its page was read, or is about to move.
+                nr_moves += 1;
+                drop(fills);
+                source.file.wait_for_resize(MOVE_PAUSE);
                 continue;
             }
             let taken = fills.finish(take).expect("a page on no list stays");
