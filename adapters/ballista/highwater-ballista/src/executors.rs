@@ -84,25 +84,36 @@ impl Executors {
     /// # Errors
     ///
     /// When a group cannot be made: its name is invalid or in use, or limits contradict each other.
+    /// None is left then.
     pub fn new(hw: &Manager, policy: TenantPolicy) -> Result<Self, ChildError> {
         let TenantPolicy {
             default,
             tenants,
             options,
         } = policy;
-        let make = |name: &str, limits| {
+        let mut made = Vec::new();
+        let mut make = |name: &str, limits| {
             let group = hw.root().child(name, limits)?;
+            made.push(group.clone());
             Ok::<_, ChildError>(Tenant::new(group, options.clone()))
         };
-        let default = make(DEFAULT, default)?;
-        let tenants = tenants.into_iter().map(|(name, limits)| {
-            let tenant = make(&name, limits)?;
-            Ok::<_, ChildError>((name, tenant))
+        let all = make(DEFAULT, default).and_then(|default| {
+            let named = tenants.into_iter().map(|(name, limits)| {
+                let tenant = make(&name, limits)?;
+                Ok((name, tenant))
+            });
+            Ok((default, named.collect::<Result<_, ChildError>>()?))
         });
+        let (default, tenants) = all.inspect_err(|_| {
+            for group in &made {
+                let removed = group.remove();
+                debug_assert!(removed.is_ok(), "nothing uses it yet: {removed:?}");
+            }
+        })?;
         Ok(Self {
             shared: Arc::new(Shared {
                 default,
-                tenants: tenants.collect::<Result<_, _>>()?,
+                tenants,
                 unknown: Mutex::default(),
                 watch: Watch::default(),
             }),

@@ -91,5 +91,12 @@ pub fn tenant_of(config: &SessionConfig) -> &str {
 /// [`Executors::configure`]: crate::Executors::configure
 #[must_use]
 pub fn config_producer(base: ConfigProducer) -> ConfigProducer {
-    Arc::new(move || base().with_option_extension(HighwaterOptions::default()))
+    Arc::new(move || {
+        let config = base();
+        // The base of an executor for one tenant names it.
+        match config.options().extensions.get::<HighwaterOptions>() {
+            Some(_) => config,
+            None => config.with_option_extension(HighwaterOptions::default()),
+        }
+    })
 }

@@ -146,3 +146,30 @@ fn a_pool_of_ballistas_own_is_refused() {
         }
     }
 }
+
+// Symptom: a tenant that was wrong left the groups before it behind, so that the corrected policy
+// found their names in use.
+#[test]
+fn a_policy_that_is_refused_leaves_no_group() {
+    let books = Manager::builder()
+        .capacity(Bytes::mib(64))
+        .frames(Bytes::ZERO);
+    let hw = books.build().expect("memory for the books");
+    let policy = || TenantPolicy::new(Limits::default()).tenant("a", Limits::default());
+    let wrong = policy().tenant("b/c", Limits::default());
+    assert!(Executors::new(&hw, wrong).is_err());
+    assert!(hw.root().children().is_empty());
+    assert!(Executors::new(&hw, policy()).is_ok());
+}
+
+// Symptom: the tenant in the settings of an executor was overwritten by the default one.
+#[test]
+fn the_tenant_of_an_executors_settings_stays() {
+    for (base, wanted) in [
+        (tenant(SessionConfig::new(), "a"), "a"),
+        (SessionConfig::new(), ""),
+    ] {
+        let producer = config_producer(Arc::new(move || base.clone()));
+        assert_eq!(tenant_of(&producer()), wanted);
+    }
+}
