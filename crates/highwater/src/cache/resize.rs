@@ -214,8 +214,8 @@ impl PageCache {
             self.cut(file, last, within);
         }
         set_len(backing, len)?;
-        // Relaxed: see the field.
-        file.size.pages.store(backing.pages(), Ordering::Relaxed);
+        // Pairs with the load in `pages_max`, for what a shrink before has published.
+        file.size.pages.store(backing.pages(), Ordering::Release);
         Ok(Vec::new())
     }
 
@@ -237,8 +237,8 @@ impl PageCache {
             self.settle(PageKey::new(file.id(), last));
         }
         if let Err(error) = set_len(file.backing(), len) {
-            // Relaxed: see the field. Write-back goes on with the end of the turn.
-            size.pages.store(before, Ordering::Relaxed);
+            // Pairs with the load in `pages_max`. Write-back goes on with the end of the turn.
+            size.pages.store(before, Ordering::Release);
             return Err(error);
         }
         if within > 0 {

@@ -66,7 +66,10 @@ pub struct ReadWait {
     landing: Option<Arc<Landing>>,
     /// Whether this was counted as a page fault.
     is_counted: bool,
+    /// Looks at the page that another thread had been first at.
     rounds: u32,
+    /// Looks that found no memory but what other tasks have yet to take.
+    untaken: u32,
     /// Whether it is counted as waiting for a page that another thread fills.
     is_announced: bool,
 }
@@ -109,6 +112,7 @@ impl Mapping {
             landing: None,
             is_counted: false,
             rounds: 0,
+            untaken: 0,
             is_announced: false,
         }
     }
@@ -206,11 +210,11 @@ impl ReadWait {
         debug_assert!(self.landing.is_none(), "a page is launched once");
         while self.rounds < ROUNDS_MAX {
             let (core, area) = (self.map.core(), self.map.area());
-            let looks_left = ROUNDS_MAX - self.rounds - 1;
+            let looks_left = ROUNDS_MAX - self.untaken;
             match core.fault_polled(area, self.page, looks_left, context)? {
                 PolledFault::Again => self.rounds += 1,
                 PolledFault::Untaken => {
-                    self.rounds += 1;
+                    self.untaken += 1;
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
