@@ -41,8 +41,8 @@ pub(super) struct FileSize {
     /// fills see the module.
     pages: AtomicU64,
     /// The most pages that it had before a shrink, also one that storage refused: pages up to here
-    /// may still be in the cache, or dirty. Written by: a shrink. Read by: searches for the file's
-    /// pages. Publishes: nothing.
+    /// may still be in the cache, or dirty. 0 once none are. Written by: a shrink. Read by:
+    /// searches for the file's pages. Publishes: nothing.
     pages_max: AtomicU64,
     /// The first page that write-back leaves out; `u64::MAX` but for a resize in progress. Written
     /// by: a resize. Read by: latch holders that are about to write a page back. Publishes: the
@@ -68,6 +68,15 @@ pub struct SyncTurn<'f>(&'f FileSize);
 /// A resize's turn: no sync and no other resize is in progress while it lives.
 #[derive(Debug)]
 struct ResizeTurn<'f>(&'f FileSize);
+
+/// A resize that storage has taken, with the pages behind the end, to be evicted before it
+/// [ends](PageCache::end_resize).
+#[derive(Debug)]
+pub struct Resized<'f> {
+    pub behind: Vec<(Pfn, PageKey)>,
+    file: &'f FileEntry,
+    _turn: ResizeTurn<'f>,
+}
 
 impl Drop for SyncTurn<'_> {
     fn drop(&mut self) {
@@ -193,18 +202,42 @@ fn end_of(len: u64) -> (FilePage, usize) {
 }
 
 impl PageCache {
-    /// Changes the length of a file; returns pages behind its end, to be evicted.
+    /// Changes the length of a file.
     ///
     /// # Errors
     ///
     /// Any error of the storage; nothing has changed then.
-    pub fn resize(&self, file: &FileEntry, len: u64) -> io::Result<Vec<(Pfn, PageKey)>> {
-        let _turn = file.size.begin_resize();
-        let backing = file.backing();
-        let old = backing.len();
-        if len < old {
-            return self.shrink(file, len);
+    pub fn resize<'f>(&self, file: &'f FileEntry, len: u64) -> io::Result<Resized<'f>> {
+        let turn = file.size.begin_resize();
+        let old = file.backing().len();
+        let behind = match len < old {
+            true => self.shrink(file, len)?,
+            false => self.grow(file, old, len)?,
+        };
+        Ok(Resized {
+            behind,
+            file,
+            _turn: turn,
+        })
+    }
+
+    /// Ends a resize, after the pages behind the end were evicted, as far as that was possible.
+    ///
+    /// # Cost
+    ///
+    /// After a shrink, that of looking for pages behind the end once more.
+    pub fn end_resize(&self, resized: Resized<'_>) {
+        let (id, size) = (resized.file.id(), &resized.file.size);
+        let behind = size.pages()..size.pages_max();
+        // A fill that begins there now gives itself up.
+        if !behind.is_empty() && self.cached_in(id, behind).is_empty() {
+            // Relaxed: no page is there to be missed.
+            size.pages_max.store(0, Ordering::Relaxed);
         }
+    }
+
+    fn grow(&self, file: &FileEntry, old: u64, len: u64) -> io::Result<Vec<(Pfn, PageKey)>> {
+        let backing = file.backing();
         let (last, within) = end_of(old);
         if within > 0 {
             // What is written there from now on becomes part of the file, and write-back would not

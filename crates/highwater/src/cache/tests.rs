@@ -306,13 +306,17 @@ fn a_page_behind_the_end_is_found_until_it_is_evicted() {
         let backing = FileBacking::new(file).unwrap();
         let entry = cache.open(Arc::new(backing), Access::ReadWrite).unwrap();
         fill(&memory, &cache, 0, entry.key(2));
-        let behind = cache.resize(&entry, 4096).unwrap();
-        assert_eq!(behind, [(Pfn(0), entry.key(2))]);
+        let resized = cache.resize(&entry, 4096).unwrap();
+        assert_eq!(resized.behind, [(Pfn(0), entry.key(2))]);
+        cache.end_resize(resized);
         let all = FilePage(0)..FilePage(9);
         assert_eq!(cache.pages_of(entry.id()).count(), 1);
         assert_eq!(cache.pages_within(&entry, &all).count(), 1);
         assert!(evict(&memory, &cache, &[Pfn(0)]).is_empty());
         assert_eq!(cache.pages_of(entry.id()).count(), 0);
+        assert_eq!(entry.size.pages_max(), 3, "no resize has ended since");
+        cache.end_resize(cache.resize(&entry, 0).unwrap());
+        assert_eq!(entry.size.pages_max(), 0, "nothing is behind the end");
         cache.close(entry.id());
     }
 }

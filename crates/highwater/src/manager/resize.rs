@@ -69,13 +69,14 @@ impl File {
                 format!("a file has at most {} pages", PageKey::PAGES_MAX),
             ));
         }
-        let behind = {
+        let resized = {
             // Pages behind the end may be afloat, and no other thread waiting for storage.
             let _waiting = core.wait_for_others();
             core.cache.resize(entry, len.0)?
         };
         // Those that another thread holds for a moment are zero, and age like others.
-        core.reclaim.evict_pages(&behind);
+        core.reclaim.evict_pages(&resized.behind);
+        core.cache.end_resize(resized);
         Ok(())
     }
 }
