@@ -17,6 +17,7 @@ use highwater::topology::Topology;
 use super::ExperimentError;
 use crate::baselines::flush::Shape;
 use crate::control::Control;
+use crate::replay::bytes_of;
 use crate::report::text::size;
 
 /// Kernel memory of a group, and of a group for each possible CPU. Measured on Linux 6.18 with 2
@@ -216,7 +217,7 @@ fn check_memory(shape: &Shape) -> Result<(), NoGroups> {
     let cpus = Topology::detect().nr_cpus() as u64;
     let wanted = shape.nr_groups() as u64 * (GROUP_BYTES + GROUP_CPU_BYTES * cpus);
     let file = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = available_bytes(&file).unwrap_or(0);
+    let available = bytes_of(&file, "MemAvailable").unwrap_or(0);
     if wanted > available / MEMORY_PART {
         return Err(skipped(format!(
             "{} groups take about {} of kernel memory, and {} are available",
@@ -226,14 +227,6 @@ fn check_memory(shape: &Shape) -> Result<(), NoGroups> {
         )));
     }
     Ok(())
-}
-
-fn available_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib << 10)
 }
 
 #[cfg(test)]
@@ -262,7 +255,7 @@ mod tests {
         assert_eq!(hierarchies(two), [second]);
         assert_eq!(hierarchies(cpu), []);
         assert_eq!(
-            available_bytes("MemFree: 1 kB\nMemAvailable:  8 kB\n"),
+            bytes_of("MemFree: 1 kB\nMemAvailable:  8 kB\n", "MemAvailable"),
             Some(8192)
         );
     }

@@ -97,25 +97,31 @@ impl Machine {
     /// Detects the machine that this program runs on.
     #[must_use]
     pub fn detect() -> Self {
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
-        let memory = field_of("/proc/meminfo", "MemTotal");
-        let memory_kib = memory.and_then(|memory| memory.strip_suffix(" kB")?.parse::<u64>().ok());
+        let read = |path| fs::read_to_string(path).ok();
+        let cpus = read("/proc/cpuinfo").unwrap_or_default();
+        let memory = read("/proc/meminfo").unwrap_or_default();
+        let release = read("/proc/sys/kernel/osrelease");
         Self {
             cpus_online: Topology::detect().nr_online(),
-            cpu_model: field_of("/proc/cpuinfo", "model name"),
-            memory_bytes: memory_kib.map(|kib| kib << 10),
+            cpu_model: field_of(&cpus, "model name").map(str::to_owned),
+            memory_bytes: bytes_of(&memory, "MemTotal"),
             kernel_release: release.map(|release| release.trim().to_owned()),
             architecture: std::env::consts::ARCH,
         }
     }
 }
 
-/// Returns the first `NAME: value` of a file of the system.
-fn field_of(path: &str, name: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    let values = text.lines().filter_map(|line| line.split_once(':'));
-    let mut values = values.filter(|(field, _)| field.trim() == name);
-    values.next().map(|(_, value)| value.trim().to_owned())
+/// Returns the value of the first line `NAME: value`.
+fn field_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = fields.find(|(field, _)| field.trim() == name)?;
+    Some(value.trim())
+}
+
+/// Returns an amount of memory in the text of `/proc/meminfo`.
+pub(crate) fn bytes_of(meminfo: &str, name: &str) -> Option<u64> {
+    let kib: u64 = field_of(meminfo, name)?.strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }
 
 impl TraceReport {

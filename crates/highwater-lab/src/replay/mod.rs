@@ -54,6 +54,7 @@ pub use config::{
 };
 pub use error::{ManagerError, ReplayError};
 pub use latency::{LatencyCurve, LatencySummary};
+pub(crate) use manifest::bytes_of;
 pub use manifest::{Machine, Manifest, TraceReport};
 pub use recorded::{FileReport, RecordingReport};
 pub use report::{Outcome, Report, TenantReport};

@@ -80,13 +80,19 @@ fn found(slots: &OwnedSlots, total: AtomicI64) -> i64 {
 #[test]
 fn claims_meet_no_parker_half_way() {
     let Some(slots) = this_machine() else { return };
-    let total = AtomicI64::new(0);
-    let parked = park_among(&slots, |cpu| {
-        let claim = slots.claim_from_afar(cpu, |_| true)?;
-        settle(claim, &total);
-        settle(slots.claim()?, &total);
-        Some(())
-    });
+    let (mut parked, total) = (0, AtomicI64::new(0));
+    // On a busy machine, claims may come in between each time.
+    for _ in 0..100 {
+        parked += park_among(&slots, |cpu| {
+            let claim = slots.claim_from_afar(cpu, |_| true)?;
+            settle(claim, &total);
+            settle(slots.claim()?, &total);
+            Some(())
+        });
+        if parked > 0 {
+            break;
+        }
+    }
     assert!(parked > 0);
     assert_eq!(found(&slots, total), parked);
 }
