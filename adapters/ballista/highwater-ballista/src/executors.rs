@@ -13,8 +13,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::SessionConfig;
 use datafusion_proto::physical_plan::PhysicalExtensionCodec;
-use highwater::Manager;
 use highwater::group::{ChildError, Limits};
+use highwater::{Group, Manager};
 use highwater_datafusion::{Options, Tenant};
 use parking_lot::Mutex;
 
@@ -86,30 +86,11 @@ impl Executors {
     /// When a group cannot be made: its name is invalid or in use, or limits contradict each other.
     /// None is left then.
     pub fn new(hw: &Manager, policy: TenantPolicy) -> Result<Self, ChildError> {
-        let TenantPolicy {
-            default,
-            tenants,
-            options,
-        } = policy;
-        let mut made = Vec::new();
-        let mut make = |name: &str, limits| {
-            let group = hw.root().child(name, limits)?;
-            made.push(group.clone());
-            Ok::<_, ChildError>(Tenant::new(group, options.clone()))
-        };
-        let all = make(DEFAULT, default).and_then(|default| {
-            let named = tenants.into_iter().map(|(name, limits)| {
-                let tenant = make(&name, limits)?;
-                Ok((name, tenant))
-            });
-            Ok((default, named.collect::<Result<_, ChildError>>()?))
-        });
-        let (default, tenants) = all.inspect_err(|_| {
-            for group in &made {
-                let removed = group.remove();
-                debug_assert!(removed.is_ok(), "nothing uses it yet: {removed:?}");
-            }
-        })?;
+        let default = std::iter::once((DEFAULT.to_owned(), policy.default));
+        let groups = make_groups(hw, default.chain(policy.tenants))?;
+        let tenant = |(name, group)| (name, Tenant::new(group, policy.options.clone()));
+        let mut tenants: HashMap<_, _> = groups.into_iter().map(tenant).collect();
+        let default = tenants.remove(DEFAULT).expect("its group is the first");
         Ok(Self {
             shared: Arc::new(Shared {
                 default,
@@ -198,6 +179,27 @@ impl Executors {
             log::warn!("tenant {name:?} is not known here: its tasks count as of /{DEFAULT}");
         }
     }
+}
+
+/// Makes groups below the manager's root, all or none.
+fn make_groups(
+    hw: &Manager,
+    wanted: impl Iterator<Item = (String, Limits)>,
+) -> Result<Vec<(String, Group)>, ChildError> {
+    let mut made: Vec<(String, Group)> = Vec::new();
+    for (name, limits) in wanted {
+        match hw.root().child(&name, limits) {
+            Ok(group) => made.push((name, group)),
+            Err(error) => {
+                for (_, group) in made {
+                    let removed = group.remove();
+                    debug_assert!(removed.is_ok(), "nothing uses it yet: {removed:?}");
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(made)
 }
 
 /// Returns a producer of one runtime, whose caches and files all tasks share.
