@@ -1,10 +1,10 @@
 //! Pages that are being read in.
 
+use crate::sync::Woken;
 use crate::sync::atomic::Ordering;
 
 use super::PageCache;
 use super::flags::PageFlag;
-use super::index::Woken;
 use super::key::PageKey;
 use crate::memmap::Frame;
 use crate::units::{GroupId, PAGE_SIZE, Pfn};

@@ -18,13 +18,12 @@
 //! by a walk over the frames if those are fewer.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 
 use super::key::PageKey;
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{CachePadded, Condvar, LockClass, Mutex, MutexGuard, Rank};
+use crate::sync::{CachePadded, Condvar, LockClass, Mutex, MutexGuard, Rank, Woken};
 use crate::units::{Pages, Pfn};
 
 /// Class of every index shard's lock.
@@ -363,49 +362,9 @@ fn wake(shard: &IndexShard, mut waiting: MutexGuard<'_, ShardWaiters>, key: Page
     if !waiting.tasks.is_empty() {
         let is_of_page = |(of, _): &mut (PageKey, Waker)| *of == key;
         let tasks = waiting.tasks.extract_if(.., is_of_page);
-        woken.0.extend(tasks.map(|(_, waker)| waker));
+        woken.extend(tasks.map(|(_, waker)| waker));
     }
     woken
-}
-
-/// Tasks to wake: dropping this wakes them. A waker is the program's code, which may drop the last
-/// handle of a file, so that no lock is held then and no page is isolated or under eviction. One
-/// that panics is caught: the others are woken all the same, and the thread goes on.
-#[derive(Debug, Default)]
-#[must_use = "dropped where it is made, it may wake tasks too early"]
-pub struct Woken(Vec<Waker>);
-
-impl Woken {
-    /// Adds a task.
-    pub fn push(&mut self, waker: Waker) {
-        self.0.push(waker);
-    }
-
-    /// Adds the tasks of `other`.
-    pub fn append(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
-    }
-
-    /// Wakes the tasks so far.
-    pub fn wake(&mut self) {
-        drop(std::mem::take(self));
-    }
-}
-
-impl From<Vec<Waker>> for Woken {
-    fn from(tasks: Vec<Waker>) -> Self {
-        Self(tasks)
-    }
-}
-
-impl Drop for Woken {
-    fn drop(&mut self) {
-        for waker in self.0.drain(..) {
-            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::error!("the waker of a task panicked");
-            }
-        }
-    }
 }
 
 impl fmt::Debug for Index {

@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use ::loom::{model, thread};
 
 use super::loom::Scene;
-use super::{Access, Presence, Woken};
-use crate::sync::{Arc, block_on};
+use super::{Access, Presence};
+use crate::sync::{Arc, Woken, block_on};
 use crate::units::{GroupId, Pfn};
 
 #[test]

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Arc, Woken};
 use crate::topology::Topology;
 use crate::units::{FilePage, GroupId, PAGE_BYTES, Pages, Pfn};
 
@@ -179,11 +179,9 @@ fn a_waiter_is_woken_when_a_fill_is_given_up() {
             .unwrap();
         let waiter = Arc::clone(&scene);
         let waiter = thread::spawn(move || waiter.cache.lookup(waiter.key));
-        scene.memory.surrender(
-            scene
-                .cache
-                .abort_fill_and(filling, &mut super::Woken::default()),
-        );
+        scene
+            .memory
+            .surrender(scene.cache.abort_fill_and(filling, &mut Woken::default()));
         assert_eq!(waiter.join().unwrap(), Presence::Absent);
     });
 }
@@ -576,7 +574,7 @@ fn a_fill_beside_a_shrink_brings_nothing_back() {
             let frame = filler.memory.claim(Pfn(0));
             let mut filling = filler.cache.begin_fill(key, frame, GroupId(0)).unwrap();
             if filler.file.pages_for_fill() < 2 {
-                let woken = &mut super::Woken::default();
+                let woken = &mut Woken::default();
                 let frame = filler.cache.abort_fill_and(filling, woken);
                 filler.memory.surrender(frame);
                 return;

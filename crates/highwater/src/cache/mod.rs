@@ -71,7 +71,7 @@ pub use errseq::ToldOf;
 pub use file::{FileEntry, TooManyFiles};
 pub use filling::Filling;
 pub use flags::{CREDIT_MAX, PageFlag};
-pub use index::{Presence, Woken};
+pub use index::Presence;
 pub use key::{Access, FileId, FileKind, PageKey};
 pub use latch::{ReadLatch, WriteLatch};
 pub use outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
@@ -92,7 +92,7 @@ use crate::memmap::{
 };
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
-use crate::sync::{Arc, LockClass, LockEvents, Sequence, StatCell, TimeRecorder};
+use crate::sync::{Arc, LockClass, LockEvents, Sequence, StatCell, TimeRecorder, Woken};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use dirty::DirtyPages;

@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::background::Wakeup;
-use crate::sync::{Arc, LockClass, Mutex, Rank};
+use crate::sync::{Arc, LockClass, Mutex, Rank, Woken};
 
 static ALARMS_LOCK: LockClass = LockClass::new("alarms", Rank::Leaf);
 
@@ -95,7 +95,7 @@ impl Alarms {
         };
         debug_assert!(due.keys().all(|(at, _)| *at <= now), "no alarm rings early");
         // Outside the lock: a waker may run any code.
-        due.into_values().for_each(Waker::wake);
+        drop(Woken::from_iter(due.into_values()));
     }
 
     /// Inserts an alarm.

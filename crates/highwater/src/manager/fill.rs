@@ -15,13 +15,11 @@ use super::Core;
 use super::error::{OutOfMemory, ReadError};
 use super::flight::{Aboard, Cargo, Flight};
 use super::slow::Patience;
-use crate::cache::{
-    FileEntry, Filling, PageCache, PageFlag, PageKey, Readahead, VmArea, Window, Woken,
-};
+use crate::cache::{FileEntry, Filling, PageCache, PageFlag, PageKey, Readahead, VmArea, Window};
 use crate::group::{GroupNode, NodeCharge};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
-use crate::sync::Arc;
+use crate::sync::{Arc, Woken};
 use crate::units::{Bytes, FilePage, PAGE_SIZE, Pages, Pfn};
 
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)

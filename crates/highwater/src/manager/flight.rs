@@ -13,12 +13,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::ReadError;
-use crate::cache::{FileId, Filling, VmArea, Woken};
+use crate::cache::{FileId, Filling, VmArea};
 use crate::group::NodeCharge;
 use crate::memmap::Pinned;
 use crate::reclaim::Afloat;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell, Woken};
 use crate::units::MapPage;
 
 static FLIGHTS_LOCK: LockClass = LockClass::new("flights", Rank::Leaf);
@@ -349,7 +349,7 @@ impl Drop for Aboard<'_> {
             flights.landed.notify_all();
         }
         // Outside the lock: wakers are the program's code.
-        Woken::from(tasks).wake();
+        drop(Woken::from_iter(tasks));
     }
 }
 

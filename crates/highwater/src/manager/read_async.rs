@@ -68,8 +68,8 @@ pub struct ReadWait {
     is_counted: bool,
     /// Looks at the page that another thread had been first at.
     rounds: u32,
-    /// Looks that found no memory but what other tasks have yet to take.
-    untaken: u32,
+    /// Looks that found no memory.
+    nr_short: u32,
     /// Whether it is counted as waiting for a page that another thread fills.
     is_announced: bool,
 }
@@ -112,7 +112,7 @@ impl Mapping {
             landing: None,
             is_counted: false,
             rounds: 0,
-            untaken: 0,
+            nr_short: 0,
             is_announced: false,
         }
     }
@@ -167,11 +167,10 @@ enum PolledFault {
     Launched(Arc<Landing>),
     /// Another thread was first: look again.
     Again,
-    /// Other tasks have pages pinned that they have not been polled for: look again after them.
-    Untaken,
-    /// The task is woken when another thread's fill or eviction of the page ends, or memory may
-    /// have come.
+    /// The task is woken when another thread's fill or eviction of the page ends.
     Waits,
+    /// The task is woken when memory may have come.
+    Short,
 }
 
 impl Future for ReadWait {
@@ -210,14 +209,9 @@ impl ReadWait {
         debug_assert!(self.landing.is_none(), "a page is launched once");
         while self.rounds < ROUNDS_MAX {
             let (core, area) = (self.map.core(), self.map.area());
-            let looks_left = ROUNDS_MAX - self.untaken;
+            let looks_left = ROUNDS_MAX - self.nr_short;
             match core.fault_polled(area, self.page, looks_left, context)? {
                 PolledFault::Again => self.rounds += 1,
-                PolledFault::Untaken => {
-                    self.untaken += 1;
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
                 PolledFault::Taken(pinned, found) => {
                     core.note_found(FillSource::of(area), area.key(self.page).page(), found);
                     return Poll::Ready(Ok(pinned));
@@ -226,7 +220,8 @@ impl ReadWait {
                     self.landing = Some(landing);
                     return self.poll_landing(context);
                 }
-                PolledFault::Waits => {
+                waits @ (PolledFault::Waits | PolledFault::Short) => {
+                    self.nr_short += u32::from(matches!(waits, PolledFault::Short));
                     self.is_announced = core.announce_from_outside();
                     return Poll::Pending;
                 }
@@ -305,9 +300,8 @@ impl Core {
         let window = self.window_of_miss(source, key.page(), 1);
         let supply = match self.supply_now(source) {
             Some(supply) => supply,
-            None if self.io.flights.watch(context) => return Ok(PolledFault::Waits),
-            None if looks_left > 0 && self.io.flights.is_any_untaken() => {
-                return Ok(PolledFault::Untaken);
+            None if looks_left > 0 && self.may_have_memory(context) => {
+                return Ok(PolledFault::Short);
             }
             None => self.supply_one(source, key.page())?,
         };
@@ -318,6 +312,19 @@ impl Core {
         let landing = flights[0].deliver(page, &self.io.flights);
         self.launch(flights);
         Ok(PolledFault::Launched(landing))
+    }
+
+    /// Returns whether other reads may give memory back; has the task woken then.
+    fn may_have_memory(&self, context: &mut Context<'_>) -> bool {
+        if self.io.flights.watch(context) {
+            return true;
+        }
+        // Other tasks have pages pinned that they have not been polled for.
+        let is_any_untaken = self.io.flights.is_any_untaken();
+        if is_any_untaken {
+            context.waker().wake_by_ref();
+        }
+        is_any_untaken
     }
 
     /// Launches the window that a readahead mark triggers.

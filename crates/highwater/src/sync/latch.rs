@@ -35,6 +35,7 @@ use super::CachePadded;
 use super::atomic::{AtomicU64, Ordering, fence};
 use super::block::block_on;
 use super::lock::{HeldRank, LockClass, Mutex, Rank};
+use super::wake::Woken;
 
 static WAITERS_LOCK: LockClass = LockClass::new("latch waiters", Rank::Leaf);
 
@@ -412,7 +413,7 @@ impl LatchQueues {
     #[cold]
     fn wake(&self, latch: usize) {
         let wakers = self.shard(latch).lock().leading(latch);
-        wakers.into_iter().for_each(Waker::wake);
+        drop(Woken::from_iter(wakers));
     }
 }
 
@@ -536,7 +537,7 @@ impl<F: Fn() -> bool + Unpin> Future for LatchWait<'_, F> {
         }
         this.ticket = None;
         drop(queue);
-        wakers.into_iter().for_each(Waker::wake);
+        drop(Woken::from_iter(wakers));
         Poll::Ready(taken.is_ok())
     }
 }
@@ -553,7 +554,7 @@ impl<F: Fn() -> bool> Drop for LatchWait<'_, F> {
         // A wake-up that this waiter has got is for the next one.
         let wakers = queue.leading(self.id);
         drop(queue);
-        wakers.into_iter().for_each(Waker::wake);
+        drop(Woken::from_iter(wakers));
     }
 }
 

@@ -8,6 +8,7 @@
 //!   ([`Rank`]), which debug builds check, and its contention, which is always counted.
 //! - [`Latch`] is a reader-writer lock of one word, for data that is kept elsewhere and may be read
 //!   optimistically.
+//! - [`Woken`] has tasks that are to be woken where no lock is held.
 //! - [`LockTimes`] records how long a lock was waited for and held, and for how much work.
 
 mod block;
@@ -17,6 +18,7 @@ mod lock;
 mod padded;
 mod stat;
 mod times;
+mod wake;
 
 #[cfg(all(test, loom))]
 mod latch_loom;
@@ -32,6 +34,7 @@ pub use lock::{
 pub use padded::CachePadded;
 pub use stat::{Sequence, StatCell};
 pub use times::{Histogram, HistogramCells, Hold, LockTimes, SAMPLED, TimeRecorder};
+pub use wake::Woken;
 
 /// Atomic types and orderings.
 pub mod atomic {

@@ -27,8 +27,10 @@ struct Closer {
 
 impl Wake for Closer {
     fn wake(self: Arc<Self>) {
-        drop(self.owns.lock().unwrap().take());
-        self.is_closed.store(true, Ordering::SeqCst);
+        if let Some(last) = self.owns.lock().unwrap().take() {
+            drop(last);
+            self.is_closed.store(true, Ordering::SeqCst);
+        }
     }
 }
 
@@ -171,4 +173,64 @@ fn a_driver_may_wait_for_reads_from_outside() {
         });
         scene.settle();
     }
+}
+
+// Symptom: a read that failed gave its charge back while it still counted as in flight, and called
+// the waker of a charge that waited for it, which closed the file and waited there for the read.
+#[test]
+fn a_charge_that_waits_for_a_failing_read_may_close_its_file() {
+    let hw = Manager::builder().build().unwrap();
+    let limits = Limits::max(Bytes::kib(64));
+    let group = hw.root().child("reader", limits).unwrap();
+    let storage = TestFile::new(8);
+    storage.read_pause_us.store(100_000, Ordering::Relaxed);
+    storage.fails_reads.store(true, Ordering::Relaxed);
+    let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
+    let map = hw.space(&group).map_file(&file, 0..8).unwrap();
+    map.set_read_pattern(ReadPattern::Random);
+    let mut read = Box::pin(map.read_async(3));
+    assert!(Scene::poll_once(read.as_mut()).is_pending());
+    let rest = limits.max.0 - group.usage_precise().0;
+    let _rest = group.try_charge(Bytes(rest)).unwrap();
+    let task = Arc::new(Closer::default());
+    let is_closed = Arc::clone(&task.is_closed);
+    let waker = Waker::from(Arc::clone(&task));
+    let mut charge = Box::pin(group.charge_async(Bytes::kib(4)));
+    // Until it waits in line.
+    for _ in 0..3 {
+        let polled = charge.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending(), "the group is full");
+    }
+    drop((read, file));
+    *task.owns.lock().unwrap() = Some(map);
+    drop(task);
+    wait_for(&is_closed, "the waker returns");
+}
+
+// Symptom: a read whose group had no memory to give waited for as long as another group's reads
+// kept coming. Method: it is looked at again and again while one of them is in flight.
+#[test]
+fn a_read_without_memory_is_told_beside_another_groups_reads() {
+    let hw = Manager::builder().build().unwrap();
+    let storage = TestFile::new(8);
+    storage.read_pause_us.store(1_000_000, Ordering::Relaxed);
+    let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
+    let full = hw
+        .root()
+        .child("full", Limits::max(Bytes::kib(64)))
+        .unwrap();
+    let _all = full.try_charge(Bytes::kib(64)).unwrap();
+    let [other, map] = [hw.root(), full].map(|group| {
+        let map = hw.space(&group).map_file(&file, 0..8).unwrap();
+        map.set_read_pattern(ReadPattern::Random);
+        map
+    });
+    other.prefetch([0]).unwrap();
+    let mut read = Box::pin(map.read_async(3));
+    let polls = (0..20_000).map(|_| Scene::poll_once(read.as_mut()));
+    let read = polls.into_iter().find(Poll::is_ready);
+    assert!(
+        matches!(read, Some(Poll::Ready(Err(ReadError::NoMemory { .. })))),
+        "{read:?}"
+    );
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::task::Waker;
 
-use crate::sync::{LockClass, Mutex, Rank};
+use crate::sync::{LockClass, Mutex, Rank, Woken};
 use crate::units::{Bytes, GroupId};
 
 use super::ledger::Balance;
@@ -209,14 +209,14 @@ const fn line_at(group: GroupId) -> RangeInclusive<(GroupId, Ticket)> {
 #[derive(Debug, Default)]
 #[must_use = "a waiter that is not woken waits for ever"]
 pub(in crate::group) struct Wakes {
-    called: Vec<Waker>,
+    called: Woken,
     dropped: Vec<Waker>,
 }
 
 impl Wakes {
     /// Calls them. The caller holds no lock of the tree.
     pub(in crate::group) fn wake(self) {
-        self.called.into_iter().for_each(Waker::wake);
+        drop(self.called);
         drop(self.dropped);
     }
 

@@ -27,14 +27,15 @@ mod threads;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::task::Waker;
 
 use super::Core;
 use super::error::ReadError;
 use super::fill::{FillSource, Fills};
 use super::flight::{Flight, Flights};
-use crate::cache::{FileId, Filling, PageKey, Woken};
+use crate::cache::{FileId, Filling, PageKey};
 use crate::memmap::{Frame, FrameRing};
-use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak};
+use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak, Woken};
 use crate::units::{PAGE_BYTES, PAGE_SIZE};
 use reaper::Reaper;
 use threads::ReadThreads;
@@ -344,7 +345,7 @@ impl Core {
         while count < nr_ended.max(1)
             && let Some((flight, got)) = self.next_ended()
         {
-            self.land_read(flight, got, &mut woken);
+            woken.append(self.land_read(flight, got));
             count += 1;
         }
         if nr_ended > 0 || count > 0 {
@@ -358,16 +359,15 @@ impl Core {
         self.io.ended.lock().pop_front()
     }
 
-    /// Lands a flight of which the ring has read so many bytes.
-    fn land_read(&self, mut flight: Flight, got: usize, woken: &mut Woken) {
-        match self.is_whole(&mut flight, got) {
-            true => {
-                let pages = flight.cargo.filling.len();
-                self.land(flight, Ok(pages), woken);
-            }
-            // A thread finds out how many pages can be read, and why not more.
-            false => self.start_in_thread(flight),
+    /// Lands a flight of which the ring has read so many bytes; returns the tasks to wake.
+    fn land_read(&self, mut flight: Flight, got: usize) -> Woken {
+        if self.is_whole(&mut flight, got) {
+            let pages = flight.cargo.filling.len();
+            return self.land(flight, Ok(pages));
         }
+        // A thread finds out how many pages can be read, and why not more.
+        self.start_in_thread(flight);
+        Woken::default()
     }
 
     /// Returns whether so many bytes are all of a flight's pages; zeroes the rest of the last.
@@ -380,8 +380,15 @@ impl Core {
     }
 
     /// Makes the first pages of a flight resident, as many as storage has filled, and the others
-    /// absent; adds the task that it is for to `woken`.
-    fn land(&self, flight: Flight, read: Result<usize, ReadError>, woken: &mut Woken) {
+    /// absent; returns the tasks to wake, when nothing is half landed.
+    fn land(&self, flight: Flight, read: Result<usize, ReadError>) -> Woken {
+        let (waker, mut woken) = Woken::held_by(|| self.end_flight(flight, read));
+        woken.extend(waker);
+        woken
+    }
+
+    /// As [`land`](Self::land); returns the waker of the task that the flight is for.
+    fn end_flight(&self, flight: Flight, read: Result<usize, ReadError>) -> Option<Waker> {
         let Flight {
             area,
             cargo,
@@ -396,7 +403,7 @@ impl Core {
         );
         let mut fills = Fills::ashore(self, FillSource::of(&area), cargo, aboard);
         fills.give_up(*read.as_ref().unwrap_or(&0));
-        let waker = match (read, wanted) {
+        match (read, wanted) {
             (Ok(_), Some(wanted)) if wanted.is_awaited() => fills.finish(|pfn| {
                 // Dropped before the flight has landed: it may be all that keeps the page pinned.
                 let wanted = wanted;
@@ -413,8 +420,7 @@ impl Core {
                 drop(fills);
                 wanted.and_then(|wanted| wanted.landing.land(Err(error)))
             }
-        };
-        waker.into_iter().for_each(|waker| woken.push(waker));
+        }
     }
 
     /// Waits until no page of a file is in flight. The caller lets no new flight begin.

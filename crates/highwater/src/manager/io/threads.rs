@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::cache::{FileEntry, Woken};
+use crate::cache::FileEntry;
 use crate::manager::Core;
 use crate::manager::error::ReadError;
 use crate::manager::fill::read_run;
@@ -139,9 +139,7 @@ impl Core {
     /// Reads the pages of a flight on this thread, and lands it.
     pub(super) fn fly(&self, mut flight: Flight) {
         let read = self.read_flight(&mut flight);
-        let mut woken = Woken::default();
-        self.land(flight, read, &mut woken);
-        woken.wake();
+        drop(self.land(flight, read));
     }
 
     fn read_flight(&self, flight: &mut Flight) -> Result<usize, ReadError> {
