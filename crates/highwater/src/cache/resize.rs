@@ -10,7 +10,11 @@
 //!    before have ended.
 //! 4. The storage is shortened. If it refuses, the steps are undone, and nothing is lost.
 //! 5. The pages behind the end are zeroed and clean, and so is the rest of a partial last page. The
-//!    caller evicts them; one that resists reads as storage does when the file grows again.
+//!    caller evicts them; one that resists reads as storage does when the file grows again, and is
+//!    found until then by all that search the file's pages, up to the length before.
+//!
+//! A growth leaves a partial last page out of write-back until storage has the new length: it would
+//! write the part before the old end alone, and count the page as clean.
 //!
 //! Invariant: storage is never given a byte behind its end, so write-back cannot make a file
 //! longer.

@@ -20,6 +20,12 @@
 //! `block_on`; when a blocking read or a task waits for a page that another thread fills, for
 //! memory, or for a file's flights to end; and when a driver leaves. It serves until nothing is in
 //! flight, or until a driver has taken over.
+//!
+//! # Waking
+//!
+//! A waker is the program's code, and may close a file, which waits for the flights of the file. So
+//! none is called while a flight is half landed ([`Woken::held_by`]), and a flight that has ended
+//! is on no thread's stack until that thread lands it.
 
 mod drive;
 mod reaper;
