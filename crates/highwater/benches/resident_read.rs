@@ -125,7 +125,8 @@ fn variants<'a>(
     let read_copy = move |place: Place| {
         let guard = hw.enter();
         let page = map.read(&guard, u64::from(place.page));
-        let copy = *page.expect("a resident page");
+        let page = page.expect("a resident page");
+        let copy: [u8; PAGE_SIZE] = page.try_into().expect("one page");
         place.word_of(black_box(&copy))
     };
     let eight_a_guard = move |places: &[Place]| {

@@ -397,7 +397,7 @@ impl Engine {
     }
 }
 
-fn assert_page(bytes: &[u8; PAGE_SIZE], page: u64, changes: &[u64]) {
+fn assert_page(bytes: &[u8], page: u64, changes: &[u64]) {
     let last = changes.last().copied().unwrap_or(0);
     let found: Vec<u64> = bytes.chunks_exact(SECTOR).map(lsn_of).collect();
     assert_eq!(found, [last; SECTORS], "page {page}");

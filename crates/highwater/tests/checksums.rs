@@ -28,6 +28,11 @@ struct Sealed {
     panics: AtomicBool,
 }
 
+/// Returns the bytes of a page of a file.
+fn page_len(len: u64, page: u64) -> usize {
+    index((len - page * 4096).min(4096))
+}
+
 fn index(page: u64) -> usize {
     usize::try_from(page).expect("a small file")
 }
@@ -56,13 +61,13 @@ impl Sealed {
             panics: AtomicBool::new(false),
         };
         let page = |page| {
-            let mut bytes = vec![7; storage.page_len(FilePage(page))];
+            let mut bytes = vec![7; page_len(storage.len, page)];
             let at = bytes.len() - 8;
             let sum = checksum(FilePage(page), &bytes);
             bytes[at..].copy_from_slice(&sum);
             bytes
         };
-        let pages = (0..storage.pages()).map(page).collect();
+        let pages = (0..storage.len.div_ceil(4096)).map(page).collect();
         *storage.stored.lock().expect("no panic under the lock") = pages;
         Arc::new(storage)
     }

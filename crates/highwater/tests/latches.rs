@@ -31,7 +31,7 @@ const NEVER: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 /// The page's bytes for a version: its number, then words that follow from both, so that bytes of
 /// two pages or versions never fit together.
-fn fill(bytes: &mut [u8; PAGE_SIZE], page: u64, version: u64) {
+fn fill(bytes: &mut [u8], page: u64, version: u64) {
     let (words, _) = bytes.as_chunks_mut::<8>();
     for (at, word) in (0..).zip(words) {
         *word = word_of(page, version, at).to_le_bytes();
@@ -47,7 +47,7 @@ fn word_of(page: u64, version: u64, at: u64) -> u64 {
 }
 
 /// Returns the version of a page's bytes; panics if they are not those of one version of the page.
-fn version_of(bytes: &[u8; PAGE_SIZE], page: u64) -> u64 {
+fn version_of(bytes: &[u8], page: u64) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_le_bytes(*word));
     let version = u64::from_le_bytes(array::from_fn(|at| bytes[8 + at]));

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 use highwater::{Access, Background, Backing, Counter, Manager, Pages};
-use nothing_is_lost::arena::{Arena, Opened};
-use nothing_is_lost::storage::{Disk, Storage, Wrongs};
+use nothing_is_lost::arena::{Arena, Opened, PageMax};
+use nothing_is_lost::storage::{Disk, Wrongs};
 use nothing_is_lost::watchdog::{PATIENCE, Watchdog};
 use nothing_is_lost::worker::{EVERYTHING, Tally, Worker};
 use support::assert_empty;
@@ -62,6 +62,11 @@ struct Run {
 }
 
 impl Run {
+    /// Every fourth run has files with larger pages.
+    fn page_max(&self) -> PageMax {
+        PageMax(if self.seed % 4 == 3 { 4 } else { 0 })
+    }
+
     fn manager(&self, rng: &mut Rng, swap: &Arc<Disk>) -> Manager {
         let policies = [
             RmapPolicy::Blocking,
@@ -82,6 +87,7 @@ impl Run {
             0 => rng.u64(260..600),
             _ => 8 * u64::from(self.threads) + rng.u64(24..60),
         };
+        let pages = pages << self.page_max().0;
         Manager::builder()
             .capacity(Pages(pages).bytes())
             .background(self.background)
@@ -103,7 +109,7 @@ impl Run {
             if nth == 5 {
                 return Opened::memory(&hw, nth, rng.u64(1..120));
             }
-            let storage = Storage::new(nth, rng.u64(512..80_000), &wrongs);
+            let storage = self.page_max().storage(&mut rng, nth, 80_000, &wrongs);
             let access = match nth {
                 0..2 => Access::ReadOnly,
                 _ => Access::ReadWrite,
@@ -115,6 +121,7 @@ impl Run {
             passing: Mutex::new(Vec::new()),
             swap,
             wrongs,
+            page_max: self.page_max(),
             hw: hw.clone(),
         };
         let mut tally = self.work(&arena);

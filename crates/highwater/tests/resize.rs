@@ -245,7 +245,7 @@ fn a_refused_resize_changes_nothing() {
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
         assert_eq!(file.pages(), 10);
     }
-    assert_eq!(version(&*all.read_latched(9).expect("it is there")), 10);
+    assert_eq!(version(&all.read_latched(9).expect("it is there")), 10);
     file.sync().expect("storage takes pages");
     assert_eq!(*storage.stored(), (1..=10).collect::<Vec<_>>());
     assert_eq!(storage.wrong.load(SeqCst), 0);
@@ -285,7 +285,7 @@ fn access(storage: &Elastic, file: &File, all: &Mapping, rng: &mut Rng) {
     match rng.u8(..16) {
         0..8 => match all.write(page) {
             Ok(mut bytes) => {
-                assert_eq!(version(&*bytes), storage.last(page), "page {page} to write");
+                assert_eq!(version(&bytes), storage.last(page), "page {page} to write");
                 let next = rng.u64(1..);
                 bytes[..8].copy_from_slice(&next.to_le_bytes());
                 storage.last[index(page)].store(next, SeqCst);
@@ -293,7 +293,7 @@ fn access(storage: &Elastic, file: &File, all: &Mapping, rng: &mut Rng) {
             Err(error) => excused(error),
         },
         8..14 => match all.read_latched(page) {
-            Ok(bytes) => assert_eq!(version(&*bytes), storage.last(page), "page {page} to read"),
+            Ok(bytes) => assert_eq!(version(&bytes), storage.last(page), "page {page} to read"),
             Err(error) => excused(error),
         },
         14 => match file.sync() {

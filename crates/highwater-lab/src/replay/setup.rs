@@ -109,7 +109,7 @@ impl Replay {
             let files = Files::create(index, config, access_of(&reader), &run_dir);
             let files = files.map_err(in_dir)?;
             let backing = layer(&tenant.name, files.data.clone());
-            let pages = backing.pages();
+            let pages = backing.len() / PAGE_BYTES;
             sources.push(Source::new(
                 tenant.name.clone(),
                 pages,
@@ -176,10 +176,9 @@ impl Tenant {
             Some(_) => Access::ReadWrite,
             None => Access::ReadOnly,
         };
-        let pages = backing.pages();
         let file = manager.open_backing(backing, access);
         let file = file.map_err(refused(&name, "data file"))?;
-        let mapping = manager.space(&group).map_file(&file, 0..pages);
+        let mapping = manager.space(&group).map_file(&file, 0..file.pages());
         let mapping = mapping.map_err(refused(&name, "mapping"))?;
         Ok(Self {
             max: config.max,

@@ -52,7 +52,7 @@ impl Place {
 
     /// The word, which is the page's number wherever it is.
     #[inline]
-    pub(crate) fn word_of(self, page: &Page) -> u64 {
+    pub(crate) fn word_of(self, page: &[u8]) -> u64 {
         let at = self.offset as usize;
         u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
     }

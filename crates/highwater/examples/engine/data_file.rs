@@ -18,6 +18,10 @@ impl<B: Backing> Backing for DataFile<B> {
         self.0.len()
     }
 
+    fn page_size(&self) -> usize {
+        self.0.page_size()
+    }
+
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read_page(page, buf)
     }

@@ -58,7 +58,7 @@ impl Change {
         let len = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?);
         let bytes = take(rest, len.into())?;
         let change = match kind {
-            0 => Self::Image(Box::new(bytes.try_into().ok()?)),
+            0 => Self::Image(bytes.into()),
             1 => Self::Put(key, bytes.to_vec()),
             2 => Self::Remove(key),
             _ => return None,

@@ -14,7 +14,7 @@
 use highwater::PAGE_SIZE;
 
 /// The bytes of a page.
-pub(crate) type Page = [u8; PAGE_SIZE];
+pub(crate) type Page = [u8];
 
 /// The longest value.
 pub(crate) const VALUE_MAX: usize = RECORD - 9;
@@ -44,6 +44,12 @@ impl Words for Page {
     }
 }
 
+impl Words for &Page {
+    fn word(&self, offset: usize) -> u64 {
+        (**self).word(offset)
+    }
+}
+
 /// Reading. Of a page that is being written to, all answers are within bounds, and wrong.
 pub(crate) trait Node: Words {
     fn level(&self) -> u16 {
@@ -64,7 +70,7 @@ pub(crate) trait Node: Words {
         self.word(16)
     }
 
-    fn len(&self) -> usize {
+    fn count(&self) -> usize {
         usize::from((self.word(0) >> 48) as u16).min(self.capacity())
     }
 
@@ -79,7 +85,7 @@ pub(crate) trait Node: Words {
 
     /// Returns the place of a key in a leaf, or the place where it belongs.
     fn find(&self, key: u64) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.len());
+        let (mut low, mut high) = (0, self.count());
         while low < high {
             let middle = (low + high) / 2;
             if self.key(middle) < key {
@@ -88,7 +94,7 @@ pub(crate) trait Node: Words {
                 high = middle;
             }
         }
-        match low < self.len() && self.key(low) == key {
+        match low < self.count() && self.key(low) == key {
             true => Ok(low),
             false => Err(low),
         }
@@ -153,9 +159,9 @@ pub(crate) fn put(page: &mut Page, key: u64, value: &[u8]) {
 /// Removes a key's record from a leaf.
 pub(crate) fn remove(page: &mut Page, key: u64) {
     if let Ok(at) = page.find(key) {
-        let end = BEGIN + page.len() * RECORD;
+        let end = BEGIN + page.count() * RECORD;
         page.copy_within(BEGIN + (at + 1) * RECORD..end, BEGIN + at * RECORD);
-        set_len(page, page.len() - 1);
+        set_len(page, page.count() - 1);
     }
 }
 
@@ -169,17 +175,17 @@ pub(crate) fn put_child(page: &mut Page, key: u64, child: u64) {
 }
 
 fn insert<const SIZE: usize>(page: &mut Page, at: usize, entry: &[u8; SIZE]) {
-    let (from, end) = (BEGIN + at * SIZE, BEGIN + page.len() * SIZE);
+    let (from, end) = (BEGIN + at * SIZE, BEGIN + page.count() * SIZE);
     page.copy_within(from..end, from + SIZE);
     page[from..from + SIZE].copy_from_slice(entry);
-    set_len(page, page.len() + 1);
+    set_len(page, page.count() + 1);
 }
 
 /// Moves the upper half of a node to an empty page; returns the first key there.
 pub(crate) fn split(page: &mut Page, upper: &mut Page) -> u64 {
     format(upper, page.level());
     let size = if page.is_leaf() { RECORD } else { PAIR };
-    let (half, len) = (page.len() / 2, page.len());
+    let (half, len) = (page.count() / 2, page.count());
     let moved = (len - half) * size;
     upper[BEGIN..BEGIN + moved].copy_from_slice(&page[BEGIN + half * size..][..moved]);
     set_len(upper, len - half);

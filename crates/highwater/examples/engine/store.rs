@@ -11,7 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use highwater::WriteGate;
-use highwater::{Access, Backing, File, FilePage, Group, Manager, OpenError, Pages, RangeError};
+use highwater::{
+    Access, Backing, File, FilePage, Group, Manager, OpenError, PAGE_SIZE, Pages, RangeError,
+};
 
 use super::log::{Append, Change, Log, Record, replay, segments};
 use super::node::{self, KEYS_MAX, Node, Page, VALUE_MAX};
@@ -99,7 +101,7 @@ impl Store {
         while let Some(key) = from {
             let (records, end) = self.tree.with_leaf(key, |leaf, end| {
                 let (Ok(begin) | Err(begin)) = leaf.find(key);
-                let records = (begin..leaf.len()).map(|at| (leaf.key(at), leaf.value(at)));
+                let records = (begin..leaf.count()).map(|at| (leaf.key(at), leaf.value(at)));
                 (records.collect::<Vec<_>>(), end)
             })?;
             for (key, value) in records {
@@ -219,7 +221,7 @@ impl Transaction<'_> {
             let puts = matches!(self.writes.get(key), Some(Some(_)));
             puts && page.find(**key).is_err()
         };
-        page.len() + leaf.keys.iter().filter(is_new).count() <= page.capacity()
+        page.count() + leaf.keys.iter().filter(is_new).count() <= page.capacity()
     }
 
     /// Applies the writes to their leaves; returns their record.
@@ -272,7 +274,9 @@ fn recover(dir: &Path, media: &Media) -> Result<u64, StoreError> {
     let mut pages: BTreeMap<u64, Box<Page>> = BTreeMap::new();
     let next = replay(dir, |lsn, record| {
         for (number, change) in record {
-            let page = pages.entry(number).or_insert_with(|| Box::new([0; _]));
+            let page = pages
+                .entry(number)
+                .or_insert_with(|| vec![0; PAGE_SIZE].into());
             change.apply(page);
             node::set_lsn(page, lsn);
         }

@@ -14,7 +14,7 @@
 
 use std::sync::Mutex;
 
-use highwater::{Mapping, OptimisticRead, PageWrite, ReadError};
+use highwater::{Mapping, OptimisticRead, PAGE_SIZE, PageWrite, ReadError};
 
 use super::log::{Change, Log};
 use super::node::{self, KEYS_MAX, LEAF, META, Node, Page, ROOT, Words};
@@ -58,7 +58,7 @@ impl Held<'_> {
     }
 
     pub(crate) fn image(&self) -> (u64, Change) {
-        (self.number, Change::Image(Box::new(*self.page)))
+        (self.number, Change::Image(self.page[..].into()))
     }
 }
 
@@ -126,7 +126,7 @@ impl Tree {
             let level = node.level();
             if level > LEAF {
                 let at = node.find_child(key);
-                if at + 1 < node.len() {
+                if at + 1 < node.count() {
                     end = Some(node.key(at + 1));
                 }
                 leaf = node.child(at);
@@ -149,13 +149,13 @@ impl Tree {
         let (mut node, mut end) = (self.map.read_latched(ROOT)?, None);
         while !node.is_leaf() {
             let at = node.find_child(key);
-            if at + 1 < node.len() {
+            if at + 1 < node.count() {
                 end = Some(node.key(at + 1));
             }
             // The parent is latched until the child is.
             node = self.map.read_latched(node.child(at))?;
         }
-        Ok(read(&*node, end))
+        Ok(read(&&node[..], end))
     }
 
     /// Latches the leaf of a key for writing; returns the first key after it, too. Gives up if the
@@ -238,7 +238,7 @@ impl Tree {
 /// Returns whether a leaf may have no room for a transaction, or an inner node none for an entry.
 fn is_crowded(node: &Page) -> bool {
     let least = if node.is_leaf() { KEYS_MAX } else { 1 };
-    node.len() + least > node.capacity()
+    node.count() + least > node.capacity()
 }
 
 /// Logs pages as they are now.
@@ -251,7 +251,8 @@ fn log_images(log: &Log, pages: &mut [&mut Held<'_>]) {
 
 /// Returns the first two pages of an empty store.
 pub(crate) fn empty() -> [(u64, Box<Page>); 2] {
-    let (mut meta, mut root) = (Box::new([0; _]), Box::new([0; _]));
+    let page = || vec![0; PAGE_SIZE].into_boxed_slice();
+    let (mut meta, mut root) = (page(), page());
     node::set_first_unused(&mut meta, ROOT + 1);
     node::format(&mut root, LEAF);
     [(META, meta), (ROOT, root)]

@@ -36,7 +36,7 @@ use crate::group::GroupNode;
 use crate::memmap::Reader;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
-use crate::units::{FilePage, MapPage, PAGE_SIZE, Pfn};
+use crate::units::{FilePage, MapPage, Pfn};
 
 static PARTS_LOCK: LockClass = LockClass::new("area_parts", Rank::Leaf);
 
@@ -131,6 +131,11 @@ impl VmArea {
         self.spec.member
     }
 
+    /// Returns the number of frames that hold one of its pages, as the space counts them.
+    pub(super) fn frames_of_page(&self) -> i64 {
+        self.file().order().pages().0.cast_signed()
+    }
+
     /// Pages in the area as it was mapped.
     #[inline]
     #[must_use]
@@ -168,11 +173,7 @@ impl VmArea {
     ///
     /// Four loads and a borrow; no store to shared memory.
     #[inline(always)]
-    pub fn borrow_young<'r>(
-        &self,
-        reader: &'r Reader<'_>,
-        page: MapPage,
-    ) -> Option<&'r [u8; PAGE_SIZE]> {
+    pub fn borrow_young<'r>(&self, reader: &'r Reader<'_>, page: MapPage) -> Option<&'r [u8]> {
         match self.table.get_at_once(page.0) {
             Some(entry) => self.borrow_if_young(reader, page, entry),
             None => self.borrow_young_apart(reader, page),
@@ -181,11 +182,7 @@ impl VmArea {
 
     /// As [`borrow_young`](Self::borrow_young), for a table in several leaves.
     #[inline(never)]
-    fn borrow_young_apart<'r>(
-        &self,
-        reader: &'r Reader<'_>,
-        page: MapPage,
-    ) -> Option<&'r [u8; PAGE_SIZE]> {
+    fn borrow_young_apart<'r>(&self, reader: &'r Reader<'_>, page: MapPage) -> Option<&'r [u8]> {
         self.borrow_if_young(reader, page, self.table.get(page.0))
     }
 
@@ -195,7 +192,7 @@ impl VmArea {
         reader: &'r Reader<'_>,
         page: MapPage,
         entry: Entry,
-    ) -> Option<&'r [u8; PAGE_SIZE]> {
+    ) -> Option<&'r [u8]> {
         let pfn = entry.often_accessed()?;
         // Pages of writable files are never published: their frames have no tag.
         reader.borrow_likely(pfn, self.key(page).get())
@@ -333,7 +330,7 @@ impl PageCache {
         match area.table.install(page.0, pfn) {
             Installed::Now(was) => {
                 self.note_touched(pfn);
-                area.space().add(area.member(), 1);
+                area.space().add(area.member(), area.frames_of_page());
                 if was.is_swapped() {
                     area.space().add(RssMember::Swap, -1);
                 }
@@ -347,7 +344,7 @@ impl PageCache {
     /// the page stays.
     pub(super) fn note_taken(&self, area: &VmArea, was: Entry) {
         if let Some(pfn) = was.pfn() {
-            area.space().add(area.member(), -1);
+            area.space().add(area.member(), -area.frames_of_page());
             // Release. Pairs with: the acquire of `mapcount`: a thread that finds no entry left
             // sees that this one is clear.
             let before = self.mapcounts[pfn.index()].fetch_sub(1, Ordering::Release);

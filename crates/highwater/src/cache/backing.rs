@@ -5,15 +5,16 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
+use crate::units::{FilePage, Order, PAGE_SIZE};
 
 /// Storage of one file's pages. Called from many threads concurrently, with no lock held except the
 /// latches of the pages concerned, for writable files.
 ///
-/// The cache's buffers are frames: 4,096 bytes, aligned to 4 KiB, as `O_DIRECT` needs them, except
-/// that the buffer of a partial last page ends with the file. A wrapper that copies pages should
-/// align its copies likewise; [`FileBacking::open_direct`](super::FileBacking::open_direct) copies
-/// those that are not.
+/// A page has [`page_size`](Self::page_size) bytes, 4,096 unless the storage says otherwise; a
+/// partial last page ends with the file, and so does its buffer. The cache's buffers are frames,
+/// aligned to 4 KiB as `O_DIRECT` needs them. A wrapper that copies pages should align its copies
+/// likewise; [`FileBacking::open_direct`](super::FileBacking::open_direct) copies those that are
+/// not.
 #[expect(
     clippy::len_without_is_empty,
     reason = "the length of a file, not of a collection"
@@ -22,9 +23,15 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// Length in bytes. It changes only by [`set_len`](Self::set_len).
     fn len(&self) -> u64;
 
-    /// Reads a page into the start of `buf`; returns the number of bytes read. Fewer or more than
-    /// the page has ([`page_len`](Self::page_len)) is an error to the cache. `buf` is zeroed: bytes
-    /// that are not written stay zero, whatever is returned.
+    /// Size of a page in bytes: 4,096, 8,192, 16,384, 32,768 or 65,536. It never changes. A wrapper
+    /// returns that of the storage which it wraps.
+    fn page_size(&self) -> usize {
+        PAGE_SIZE
+    }
+
+    /// Reads a page into `buf`, which has its length; returns the number of bytes read. Fewer or
+    /// more is an error to the cache. `buf` is zeroed: bytes that are not written stay zero,
+    /// whatever is returned.
     ///
     /// # Errors
     ///
@@ -32,10 +39,10 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// wanted the page.
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Reads neighbouring pages starting at `first`, each into a buffer of the page's length
-    /// ([`page_len`](Self::page_len)); returns the total number of bytes read, contiguous from the
-    /// start. Fewer than requested is an error only for accesses to a page that is incomplete; more
-    /// is an error for all. The buffers are zeroed, as for [`read_page`](Self::read_page).
+    /// Reads neighbouring pages starting at `first`, each into a buffer of the page's length;
+    /// returns the total number of bytes read, contiguous from the start. Fewer than requested is
+    /// an error only for accesses to a page that is incomplete; more is an error for all. The
+    /// buffers are zeroed, as for [`read_page`](Self::read_page).
     ///
     /// # Errors
     ///
@@ -63,11 +70,10 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// writing thread may be reclaiming for a request that has nothing to do with this file.
     fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize>;
 
-    /// Writes neighbouring pages starting at `first`, from buffers of the pages' lengths
-    /// ([`page_len`](Self::page_len)); returns the total number of bytes written, contiguous from
-    /// the start. The cache writes pages that were not completely written again, one by one, which
-    /// gives each its own result; if more bytes are reported than were given, it writes all of them
-    /// again.
+    /// Writes neighbouring pages starting at `first`, from buffers of the pages' lengths; returns
+    /// the total number of bytes written, contiguous from the start. The cache writes pages that
+    /// were not completely written again, one by one, which gives each its own result; if more
+    /// bytes are reported than were given, it writes all of them again.
     ///
     /// # Errors
     ///
@@ -98,8 +104,8 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// Completes the copy of a page that is about to be written, for example by a checksum in bytes
     /// that the program reserves for it. The cached page does not change. Called with the page's
     /// latch held, after the log that the page waits for, and only if [`seals`](Self::seals) is
-    /// true; `copy` has the page's length ([`page_len`](Self::page_len)). Not called for swap. A
-    /// panic counts as an error of the write.
+    /// true; `copy` has the page's length. Not called for swap. A panic counts as an error of the
+    /// write.
     ///
     /// # Examples
     ///
@@ -145,17 +151,30 @@ pub trait Backing: Send + Sync + fmt::Debug {
             "the length of this storage is fixed",
         ))
     }
+}
 
-    /// Returns the number of pages, the last of which may be partial.
-    fn pages(&self) -> u64 {
-        self.len().div_ceil(PAGE_BYTES)
-    }
+/// The largest size of a page: 64 KiB.
+pub(super) const PAGE_ORDER_MAX: u8 = 4;
 
-    /// Returns the number of bytes in a page: 4,096, or less in the last one.
-    fn page_len(&self, page: FilePage) -> usize {
-        let rest = self.len().saturating_sub(page.0.saturating_mul(PAGE_BYTES));
-        usize::try_from(rest).unwrap_or(PAGE_SIZE).min(PAGE_SIZE)
-    }
+/// Returns the order of pages of `size` bytes, if they may have that size.
+#[must_use]
+pub fn order_of_size(size: usize) -> Option<Order> {
+    let orders = (0..=PAGE_ORDER_MAX).filter_map(Order::new);
+    orders.into_iter().find(|order| order.size() == size)
+}
+
+/// Returns the number of pages in `len` bytes, the last of which may be partial.
+#[must_use]
+pub fn pages_in(len: u64, order: Order) -> u64 {
+    len.div_ceil(order.size() as u64)
+}
+
+/// Returns the number of bytes in a page of a file of `len` bytes: less in a partial last one, and
+/// none behind it.
+pub(super) fn page_len(len: u64, order: Order, page: FilePage) -> usize {
+    let size = order.size();
+    let rest = len.saturating_sub(page.0.saturating_mul(size as u64));
+    usize::try_from(rest).unwrap_or(size).min(size)
 }
 
 /// Checks the number of bytes moved for one page. An excess would count for its neighbours, which

@@ -30,10 +30,10 @@ use crate::group::{GroupTree, StatItem};
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
-use crate::units::{Pages, Pfn};
+use crate::units::{Order, Pages, Pfn};
 
-/// Limit on pages skipped in one run. Chosen: more than threads latch at a time.
-const PASSED_OVER_MAX: usize = 1024;
+/// Limit on pages, in frames, skipped in one run. Chosen: more than threads latch at a time.
+const PASSED_OVER_MAX: u64 = 1024;
 
 /// The dirty marks of all frames.
 pub(super) struct DirtyPages {
@@ -47,7 +47,7 @@ pub(super) struct DirtyPages {
     /// Centiseconds, as last set. Written by: the timekeeper. Read by: threads that mark pages.
     /// Publishes: nothing.
     clock: AtomicU32,
-    /// Marked pages of files.
+    /// Frames of marked pages of files.
     /// Written by: latch holders. Read by: any thread. Publishes: nothing; a thread that acts on it
     /// looks again.
     nr_dirty: AtomicU64,
@@ -96,7 +96,7 @@ pub enum DirtyPressure {
 pub enum WriteBack {
     /// Pages that have been dirty for at least so many centiseconds.
     Expired(u32),
-    /// That number of pages, oldest first.
+    /// As many pages as so many frames hold, or one more, oldest first.
     Oldest(Pages),
 }
 
@@ -110,9 +110,9 @@ impl WriteBackOutcome {
     ) {
         let was_refused = cache.has_flag(pfn, PageFlag::Refused);
         match write_back() {
-            Ok(WrittenBack::Written) => self.nr_written += 1,
+            Ok(WrittenBack::Written) => self.nr_written += cache.order_of(pfn).pages().0,
             Ok(WrittenBack::Awaited(key)) => {
-                self.nr_written += 1;
+                self.nr_written += cache.order_of(pfn).pages().0;
                 self.awaited.push((pfn, key));
             }
             Ok(WrittenBack::Latched) => self.nr_latched += 1,
@@ -177,6 +177,23 @@ fn take_first(pages: &mut Vec<DirtyPage>, count: usize) -> Vec<DirtyPage> {
     std::mem::take(pages)
 }
 
+/// Returns the number of frames that hold pages.
+fn frames_of(pages: &[DirtyPage]) -> u64 {
+    pages.iter().map(|page| page.key.order().pages().0).sum()
+}
+
+/// Puts the last pages of a batch back among the others, so that it fills `frames` frames or one
+/// page more.
+fn spare_excess(batch: &mut Vec<DirtyPage>, others: &mut Vec<DirtyPage>, frames: u64) {
+    batch.sort_unstable_by_key(|page| (page.was_refused, Reverse(page.age), page.key));
+    let (mut count, mut taken) = (0, 0);
+    while taken < frames && count < batch.len() {
+        taken += batch[count].key.order().pages().0;
+        count += 1;
+    }
+    others.extend(batch.drain(count..));
+}
+
 impl DirtyPages {
     pub(super) fn new(frames: Pages) -> Self {
         let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
@@ -224,7 +241,7 @@ impl PageCache {
         self.dirty.marks[pfn.index()].load(Ordering::Acquire)
     }
 
-    /// Returns the current number of dirty file pages.
+    /// Returns the current number of frames that hold dirty file pages.
     #[must_use]
     pub fn nr_dirty(&self) -> Pages {
         Pages(self.dirty.nr_dirty())
@@ -323,7 +340,8 @@ impl PageCache {
         outcome
     }
 
-    /// Writes back `pages` pages, oldest first, skipping those that are held or fail.
+    /// Writes back as many pages as `pages` frames hold, oldest first, skipping those that are held
+    /// or fail.
     ///
     /// Terminates: each batch is taken from the rest.
     fn write_back_oldest(
@@ -335,19 +353,23 @@ impl PageCache {
         let mut passed_over = 0;
         while outcome.nr_written < pages as u64 && passed_over <= PASSED_OVER_MAX {
             let wanted = pages - usize::try_from(outcome.nr_written).expect("fewer than `pages`");
-            let batch = take_first(&mut left, wanted);
+            let mut batch = take_first(&mut left, wanted);
+            if self.order_max() > Order::ZERO {
+                spare_excess(&mut batch, &mut left, wanted as u64);
+            }
             if batch.is_empty() {
                 return;
             }
             let were_refused = batch.iter().all(|page| page.was_refused);
-            let (tried, before) = (batch.len(), outcome.nr_written);
+            let (tried, before) = (frames_of(&batch), outcome.nr_written);
             self.write_back_batch(batch, outcome);
             let written = outcome.nr_written - before;
             // Storage that failed before usually fails again: one batch is enough to find out.
             if were_refused && written == 0 {
                 return;
             }
-            passed_over += tried - usize::try_from(written).expect("at most those that were tried");
+            debug_assert!(written <= tried, "{written} frames of {tried} were written");
+            passed_over += tried - written;
         }
     }
 
@@ -399,9 +421,10 @@ impl PageCache {
             let file = self.open_file(key.file());
             file.anon().iter().for_each(|anon| anon.forget(key.page()));
         } else {
-            dirty.nr_dirty.fetch_add(1, Ordering::Relaxed);
-            dirty.nr_dirtied.add(1);
-            self.count_for_group(pfn, StatItem::FileDirty, 1);
+            let frames = key.order().pages().0;
+            dirty.nr_dirty.fetch_add(frames, Ordering::Relaxed);
+            dirty.nr_dirtied.add(frames);
+            self.count_for_group(pfn, StatItem::FileDirty, frames.cast_signed());
             if dirty.exceeds(&dirty.limit) {
                 self.look_at_dirty_limit();
             }
@@ -418,9 +441,10 @@ impl PageCache {
         self.clear_flag(pfn, PageFlag::Refused);
         self.lsns.clear(pfn);
         if !key.file().kind().is_swap_backed() {
+            let frames = key.order().pages().0;
             // Relaxed: see the field.
-            self.dirty.nr_dirty.fetch_sub(1, Ordering::Relaxed);
-            self.count_for_group(pfn, StatItem::FileDirty, -1);
+            self.dirty.nr_dirty.fetch_sub(frames, Ordering::Relaxed);
+            self.count_for_group(pfn, StatItem::FileDirty, -frames.cast_signed());
         }
     }
 
@@ -453,7 +477,7 @@ impl PageCache {
                     !file.is_stored(key.page()),
                     "{key:?} is dirty and has a slot"
                 ),
-                None => nr_dirty += Pages(1),
+                None => nr_dirty += key.order().pages(),
             }
         }
         assert_eq!(self.nr_dirty(), nr_dirty, "dirty marks and their count");

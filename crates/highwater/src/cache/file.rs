@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use thiserror::Error;
 
 use super::anon::Anon;
-use super::backing::Backing;
+use super::backing::{Backing, order_of_size, page_len, pages_in};
 use super::errseq::{SyncFailures, ToldOf};
 use super::key::{Access, FileId, FileKind, PageKey};
 use super::readahead::credit::Credit;
@@ -18,10 +18,10 @@ use super::{Evicted, Filling, PageCache};
 use crate::counter::{CounterSet, Layout};
 use crate::memmap::Advice;
 use crate::percpu::Regime;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
 use crate::topology::Topology;
-use crate::units::{Estimate, FilePage, Pages};
+use crate::units::{Estimate, FilePage, Order, Pages};
 
 static FILES_LOCK: LockClass = LockClass::new("files", Rank::Files);
 
@@ -159,6 +159,19 @@ impl FileEntry {
         self.size.pages()
     }
 
+    /// Returns the order of its pages: 0 for 4 KiB.
+    #[inline]
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.id.order()
+    }
+
+    /// Returns the number of bytes in a page: less in a partial last one.
+    #[must_use]
+    pub fn page_len(&self, page: FilePage) -> usize {
+        page_len(self.backing.len(), self.order(), page)
+    }
+
     /// Returns the storage of its pages.
     #[must_use]
     pub fn backing(&self) -> &dyn Backing {
@@ -269,6 +282,9 @@ impl FileEntry {
 #[derive(Debug)]
 pub(super) struct FileTable {
     open: RwLock<OpenFiles>,
+    /// Written by: threads that open files. Read by: reclaim, after it has found pages of them.
+    /// Publishes: nothing.
+    order_max: AtomicU8,
     layout: Arc<Layout>,
 }
 
@@ -284,6 +300,7 @@ impl FileTable {
     pub(super) fn new(topology: &Topology, regime: Regime) -> Self {
         Self {
             open: RwLock::new(&FILES_LOCK, OpenFiles::default()),
+            order_max: AtomicU8::new(0),
             layout: Layout::new(topology, regime),
         }
     }
@@ -305,7 +322,10 @@ impl FileTable {
         };
         let resident = CounterSet::new(&self.layout);
         // Outside the lock: it may panic.
-        let pages = backing.pages();
+        let order = order_of_size(backing.page_size()).expect("the caller has checked it");
+        let pages = pages_in(backing.len(), order);
+        // Relaxed: the lock that publishes the file orders it.
+        self.order_max.fetch_max(order.get(), Ordering::Relaxed);
         let mut open = self.open.write();
         let slot = match open.entries.len() {
             FileId::MAX => open.closed.pop_front(),
@@ -313,7 +333,7 @@ impl FileTable {
         };
         let slot = slot.ok_or(TooManyFiles { max: FileId::MAX })?;
         let entry = Arc::new(FileEntry {
-            id: FileId::new(slot, kind, access),
+            id: FileId::new(slot, kind, access, order),
             size: FileSize::new(pages),
             backing,
             system,
@@ -331,6 +351,13 @@ impl FileTable {
         }
         open.entries[slot] = Some(Arc::clone(&entry));
         Ok(entry)
+    }
+
+    /// Returns the highest order of a file that was ever opened.
+    pub(super) fn order_max(&self) -> Order {
+        // Relaxed: see the field.
+        let order = Order::new(self.order_max.load(Ordering::Relaxed));
+        order.expect("the order of a file")
     }
 
     /// Removes a file without resident pages.

@@ -7,7 +7,7 @@ use super::PageCache;
 use super::flags::PageFlag;
 use super::key::PageKey;
 use crate::memmap::Frame;
-use crate::units::{GroupId, PAGE_SIZE, Pfn};
+use crate::units::{GroupId, Pfn};
 
 /// A page that is being read in: its frame is owned by this thread.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl PageCache {
     }
 
     /// Returns the buffer to fill.
-    pub fn filling_bytes<'a>(&'a self, filling: &'a mut Filling) -> &'a mut [u8; PAGE_SIZE] {
+    pub fn filling_bytes<'a>(&'a self, filling: &'a mut Filling) -> &'a mut [u8] {
         self.memory.bytes_mut(&mut filling.frame)
     }
 

@@ -11,7 +11,7 @@
 //! only that shows which pages fail, and why. So an error is reported for exactly the pages that
 //! failed by themselves, and all are tried.
 
-use super::backing::{Backing, guarded};
+use super::backing::guarded;
 use super::seal::Image;
 use super::{FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
@@ -131,24 +131,24 @@ impl PageCache {
         }
     }
 
-    fn image_of<'f>(&'f self, page: &'f LatchedPage<'_>, backing: &dyn Backing) -> Image<'f> {
-        self.image(page.key.page(), page.frame(), backing)
+    fn image_of<'f>(&'f self, page: &'f LatchedPage<'_>, file: &FileEntry) -> Image<'f> {
+        self.image(page.key.page(), page.frame(), file)
     }
 
     /// Writes a run; returns the number of pages that were completely written, from the first on.
     fn write_together(&self, run: &[LatchedPage<'_>], file: &FileEntry) -> usize {
+        let frames = file.order().pages().0.cast_signed();
         let count = |delta| {
             for page in run {
                 self.count_for_group(page.pfn, StatItem::FileWriteback, delta);
             }
         };
-        count(1);
+        count(frames);
         let taken = guarded(|| {
-            let backing = file.backing();
-            let image = |page| self.image_of(page, backing);
+            let image = |page| self.image_of(page, file);
             let images: Vec<Image<'_>> = run.iter().map(image).collect();
             let bufs: Vec<&[u8]> = images.iter().map(Image::bytes).collect();
-            let taken = backing.write_pages(run[0].key.page(), &bufs)?;
+            let taken = file.backing().write_pages(run[0].key.page(), &bufs)?;
             let given: usize = bufs.iter().map(|buf| buf.len()).sum();
             if taken > given {
                 // The result is meaningless. Written page by page, each gets its own result.
@@ -160,7 +160,7 @@ impl PageCache {
             });
             Ok(ends.take_while(|end| *end <= taken).count())
         });
-        count(-1);
+        count(-frames);
         taken.unwrap_or(0)
     }
 }

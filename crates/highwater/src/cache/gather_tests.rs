@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use super::tests::{cache, fill};
 use super::*;
 use crate::sync::{Mutex, thread};
-use crate::units::FilePage;
+use crate::units::{FilePage, PAGE_SIZE};
 
 static CALLS_LOCK: LockClass = LockClass::new("calls", crate::sync::Rank::Leaf);
 
@@ -126,7 +126,7 @@ fn neighbours_are_written_by_one_call() {
     assert_eq!((outcome.nr_written, outcome.nr_failed), (44, 0));
     let calls = vec![(0, 32), (32, 8), (50, 0), (52, 3)];
     assert_eq!(scene.storage.calls(), calls);
-    assert_eq!(scene.dirty(), []);
+    assert!(scene.dirty().is_empty());
     for page in 0..20 {
         let key = PageKey::new(scene.file.id(), page);
         scene.cache.try_write(key).unwrap().mark_dirty();

@@ -1,9 +1,10 @@
-//! File numbers, which encode the kind of the file; and page keys: file and page number in one
-//! word.
+//! File numbers, which encode the kind of the file and the size of its pages; and page keys: file
+//! and page number in one word.
 
 use std::fmt;
 
-use crate::units::FilePage;
+use crate::memmap::{ORDER_BITS, TAG_LARGE, TAG_ORDER_SHIFT, order_of_bits};
+use crate::units::{FilePage, Order};
 
 /// Access mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +34,23 @@ impl FileKind {
     }
 }
 
-/// Number of an open file; its lowest bits encode the kind and access mode.
+/// Number of an open file, with its kind, access mode and page size:
+///
+/// | bits | |
+/// |---|---|
+/// | 22 | whether its pages are larger than 4 KiB |
+/// | 5 to 21 | the file's slot, from 1 |
+/// | 3 and 4 | kind and access mode |
+/// | 0 to 2 | order of its pages |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(u32);
 
-/// Bits of a file number.
-const FILE_BITS: u32 = 20;
-/// Bits of those that encode kind and access mode.
+const SLOT_BITS: u32 = 17;
 const KIND_BITS: u32 = 2;
+const SLOT_SHIFT: u32 = KIND_SHIFT + KIND_BITS;
+const KIND_SHIFT: u32 = ORDER_BITS;
+const LARGE: u32 = 1 << (SLOT_SHIFT + SLOT_BITS);
+const _: () = assert!((LARGE as u64) << TAG_ORDER_SHIFT == TAG_LARGE);
 const READ_ONLY: u32 = 0;
 const READ_WRITE: u32 = 1;
 const ANON: u32 = 2;
@@ -48,33 +58,53 @@ const SHMEM: u32 = 3;
 
 impl FileId {
     /// Maximum number of open files, mappings of anonymous memory included.
-    pub const MAX: usize = (1 << (FILE_BITS - KIND_BITS)) - 2;
+    pub const MAX: usize = (1 << SLOT_BITS) - 2;
 
-    pub(super) fn new(slot: usize, kind: FileKind, access: Access) -> Self {
+    pub(super) fn new(slot: usize, kind: FileKind, access: Access, order: Order) -> Self {
         debug_assert!(slot < Self::MAX);
         let slot = u32::try_from(slot + 1).expect("at most `MAX` files are open");
+        let large = if order == Order::ZERO { 0 } else { LARGE };
         let kind = match (kind, access) {
             (FileKind::File, Access::ReadOnly) => READ_ONLY,
             (FileKind::File, Access::ReadWrite) => READ_WRITE,
             (FileKind::Anon, _) => ANON,
             (FileKind::Shmem, _) => SHMEM,
         };
-        Self(slot << KIND_BITS | kind)
+        Self(large | slot << SLOT_SHIFT | kind << KIND_SHIFT | u32::from(order.get()))
     }
 
     pub(super) fn slot(self) -> usize {
-        (self.0 >> KIND_BITS) as usize - 1
+        self.number() as usize - 1
     }
 
     /// Returns the file's number among the files of a cache, from 1.
     pub(crate) const fn number(self) -> u32 {
-        self.0 >> KIND_BITS
+        self.0 >> SLOT_SHIFT & ((1 << SLOT_BITS) - 1)
+    }
+
+    /// Returns the order of the file's pages: 0 for 4 KiB.
+    #[must_use]
+    #[inline]
+    pub const fn order(self) -> Order {
+        order_of_bits(self.0 as u64)
+    }
+
+    /// Returns the number of pages that a file of this page size may have: 2^44, or 2^41 if its
+    /// pages are larger than 4 KiB.
+    #[must_use]
+    #[inline]
+    pub const fn pages_max(self) -> u64 {
+        PageKey::pages_max_of(self.order())
+    }
+
+    const fn kind_bits(self) -> u32 {
+        self.0 >> KIND_SHIFT & ((1 << KIND_BITS) - 1)
     }
 
     /// Returns the file's kind.
     #[must_use]
     pub const fn kind(self) -> FileKind {
-        match self.0 & ((1 << KIND_BITS) - 1) {
+        match self.kind_bits() {
             READ_ONLY | READ_WRITE => FileKind::File,
             ANON => FileKind::Anon,
             _ => FileKind::Shmem,
@@ -90,22 +120,10 @@ impl FileId {
         }
     }
 
-    const fn get(self) -> u32 {
-        self.0
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the upper bits of a key are a file number"
-    )]
-    pub(super) const fn from_bits(bits: u64) -> Self {
-        Self(bits as u32)
-    }
-
     /// Returns whether pages of the file have latches and can be dirty: false for read-only files.
     #[must_use]
     pub const fn is_writable(self) -> bool {
-        self.0 & ((1 << KIND_BITS) - 1) != READ_ONLY
+        self.kind_bits() != READ_ONLY
     }
 }
 
@@ -117,39 +135,49 @@ impl fmt::Debug for FileId {
             FileKind::Anon => "anon",
             FileKind::Shmem => "shmem",
         };
-        write!(f, "{kind} {}", self.0 >> KIND_BITS)
+        write!(f, "{kind} {}", self.number())
     }
 }
 
-/// Bits of a page number: files of up to 2^44 pages (64 PiB).
-const PAGE_BITS: u32 = 44;
-
 /// File and page number, packed into one word that is not 0, so that it can be the tag that a frame
-/// is published under.
+/// is published under: the file's number, in the upper 23 bits, and the page's. The
+/// lowest bits of the file's number, the order of its pages, are 0 if these are of 4 KiB, which
+/// leaves them to the page's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageKey(u64);
 
 impl PageKey {
-    /// One more than the largest page number.
-    pub const PAGES_MAX: u64 = 1 << PAGE_BITS;
+    /// One more than the largest page number, for pages of 4 KiB: files of up to 64 PiB.
+    pub const PAGES_MAX: u64 = 1 << (TAG_ORDER_SHIFT + ORDER_BITS);
+    /// One more than the largest page number, for larger pages.
+    pub const LARGE_PAGES_MAX: u64 = 1 << TAG_ORDER_SHIFT;
+
+    /// Returns one more than the largest page number, for pages of an order.
+    #[must_use]
+    pub const fn pages_max_of(order: Order) -> u64 {
+        match order.get() {
+            0 => Self::PAGES_MAX,
+            _ => Self::LARGE_PAGES_MAX,
+        }
+    }
 
     /// Returns the key of page `page` of a file.
     ///
     /// # Panics
     ///
-    /// When `page` is [`PAGES_MAX`](Self::PAGES_MAX) or more: opening refuses such files.
+    /// When `page` is [`FileId::pages_max`] or more: opening refuses such files.
     #[must_use]
     #[inline]
     pub fn new(file: FileId, page: impl Into<FilePage>) -> Self {
         let FilePage(page) = page.into();
-        assert!(page < Self::PAGES_MAX, "page {page} of a file");
-        Self(u64::from(file.get()) << PAGE_BITS | page)
+        assert!(page < file.pages_max(), "page {page} of a file");
+        Self(u64::from(file.0) << TAG_ORDER_SHIFT | page)
     }
 
     /// Returns the key of a later page in the same file, which must exist.
     #[inline]
     pub(super) fn plus(self, pages: u64) -> Self {
-        debug_assert!(self.page().0 + pages < Self::PAGES_MAX);
+        debug_assert!(self.page().0 + pages < self.file().pages_max());
         Self(self.0 + pages)
     }
 
@@ -172,13 +200,28 @@ impl PageKey {
     /// Returns the page's number in its file.
     #[must_use]
     pub const fn page(self) -> FilePage {
-        FilePage(self.0 & (Self::PAGES_MAX - 1))
+        let max = match self.0 & TAG_LARGE {
+            0 => Self::PAGES_MAX,
+            _ => Self::LARGE_PAGES_MAX,
+        };
+        FilePage(self.0 & (max - 1))
     }
 
     /// Returns the page's file.
     #[must_use]
     pub const fn file(self) -> FileId {
-        FileId::from_bits(self.0 >> PAGE_BITS)
+        let bits = (self.0 >> TAG_ORDER_SHIFT) as u32;
+        match self.0 & TAG_LARGE {
+            0 => FileId(bits >> ORDER_BITS << ORDER_BITS),
+            _ => FileId(bits),
+        }
+    }
+
+    /// Returns the order of the page's frame: 0 for 4 KiB.
+    #[must_use]
+    #[inline]
+    pub const fn order(self) -> Order {
+        self.file().order()
     }
 }
 

@@ -17,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 use super::{PageCache, PageKey};
 use crate::memmap::{FrameMemory, FrameRead, FrameWrite, Glimpse, LATCH_LOCK};
 use crate::sync::Untaken;
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::units::Pfn;
 
 /// A page of a writable file, latched for reading. Writers and write-back wait.
 pub struct ReadLatch<'c> {
@@ -247,7 +247,7 @@ impl Drop for KeptForLatch<'_> {
 }
 
 impl Deref for ReadLatch<'_> {
-    type Target = [u8; PAGE_SIZE];
+    type Target = [u8];
     #[inline]
     fn deref(&self) -> &Self::Target {
         self.frame.bytes()
@@ -255,7 +255,7 @@ impl Deref for ReadLatch<'_> {
 }
 
 impl Deref for WriteLatch<'_> {
-    type Target = [u8; PAGE_SIZE];
+    type Target = [u8];
     #[inline]
     fn deref(&self) -> &Self::Target {
         self.cache.memory.bytes(self.frame.frame())

@@ -63,7 +63,7 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 pub use area::{AreaFlag, AreaSpec, VmArea};
-pub use backing::Backing;
+pub use backing::{Backing, order_of_size, pages_in};
 pub use checkpoint::DirtyLsn;
 pub use dirty::{DirtyEvents, DirtyPressure, WriteBack};
 pub use discard::Discard;
@@ -94,7 +94,7 @@ use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, LockEvents, Sequence, StatCell, TimeRecorder, Woken};
 use crate::topology::Topology;
-use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
+use crate::units::{GroupId, Order, Pages, Pfn};
 use dirty::DirtyPages;
 use file::FileTable;
 use index::Index;
@@ -229,11 +229,7 @@ impl PageCache {
     /// One load each of the index, the frame's word and the page's young mark; stores only to the
     /// reader's own line once the page is young.
     #[inline]
-    pub fn try_read<'r>(
-        &self,
-        reader: &'r Reader<'_>,
-        key: PageKey,
-    ) -> Option<&'r [u8; PAGE_SIZE]> {
+    pub fn try_read<'r>(&self, reader: &'r Reader<'_>, key: PageKey) -> Option<&'r [u8]> {
         debug_assert!(
             !key.file().is_writable(),
             "pages of writable files have latches"
@@ -249,7 +245,7 @@ impl PageCache {
         reader: &'r Reader<'_>,
         key: PageKey,
         pfn: Pfn,
-    ) -> Option<&'r [u8; PAGE_SIZE]> {
+    ) -> Option<&'r [u8]> {
         let bytes = self.borrow_at(reader, key, pfn)?;
         self.mark_young(pfn);
         Some(bytes)
@@ -262,7 +258,7 @@ impl PageCache {
         reader: &'r Reader<'_>,
         key: PageKey,
         pfn: Pfn,
-    ) -> Option<&'r [u8; PAGE_SIZE]> {
+    ) -> Option<&'r [u8]> {
         reader.borrow(pfn, key.get())
     }
 
@@ -511,6 +507,19 @@ impl PageCache {
     #[must_use]
     pub fn nr_rss_residues(&self) -> u64 {
         self.spaces.nr_residues()
+    }
+
+    /// Returns the order of the frame that holds a page. The caller has isolated the page or holds
+    /// its list's lock.
+    #[must_use]
+    pub fn order_of(&self, pfn: Pfn) -> Order {
+        self.key_of(pfn).map_or(Order::ZERO, PageKey::order)
+    }
+
+    /// Returns the highest order of a file that was ever opened.
+    #[must_use]
+    pub fn order_max(&self) -> Order {
+        self.files.order_max()
     }
 
     /// Returns the key of the page in a frame, if it is in the index at this moment.

@@ -77,7 +77,7 @@ pub enum WriteBackError {
 /// Result of writing several pages back.
 #[derive(Debug, Default)]
 pub struct WriteBackOutcome {
-    /// Pages that their files have taken.
+    /// Pages that their files have taken, in frames.
     pub nr_written: u64,
     /// Pages whose write failed; they stay dirty.
     pub nr_failed: u64,

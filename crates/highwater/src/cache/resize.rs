@@ -30,11 +30,11 @@
 use std::io;
 use std::time::Duration;
 
-use super::backing::{Backing, guarded};
+use super::backing::{Backing, guarded, pages_in};
 use super::{FileEntry, PageCache, PageKey, Presence};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Condvar, LockClass, Mutex, Rank};
-use crate::units::{FilePage, PAGE_BYTES, Pfn};
+use crate::units::{FilePage, Order, Pfn};
 
 static TURNS_LOCK: LockClass = LockClass::new("file turns", Rank::Leaf);
 
@@ -200,9 +200,10 @@ impl FileEntry {
 }
 
 /// Returns the page that holds the end of `len` bytes, and its bytes before that.
-fn end_of(len: u64) -> (FilePage, usize) {
-    let within = usize::try_from(len % PAGE_BYTES).expect("less than a page");
-    (FilePage(len / PAGE_BYTES), within)
+fn end_of(len: u64, order: Order) -> (FilePage, usize) {
+    let size = order.size() as u64;
+    let within = usize::try_from(len % size).expect("less than a page");
+    (FilePage(len / size), within)
 }
 
 impl PageCache {
@@ -242,7 +243,7 @@ impl PageCache {
 
     fn grow(&self, file: &FileEntry, old: u64, len: u64) -> io::Result<Vec<(Pfn, PageKey)>> {
         let backing = file.backing();
-        let (last, within) = end_of(old);
+        let (last, within) = end_of(old, file.order());
         if within > 0 {
             // What is written there from now on becomes part of the file, and write-back would not
             // write it yet. Relaxed: a latch of the page is taken, or it is absent.
@@ -251,15 +252,16 @@ impl PageCache {
             self.cut(file, last, within);
         }
         set_len(backing, len)?;
+        let pages = pages_in(backing.len(), file.order());
         // Pairs with the load in `pages_max`, for what a shrink before has published.
-        file.size.pages.store(backing.pages(), Ordering::Release);
+        file.size.pages.store(pages, Ordering::Release);
         Ok(Vec::new())
     }
 
     fn shrink(&self, file: &FileEntry, len: u64) -> io::Result<Vec<(Pfn, PageKey)>> {
         let size = &file.size;
-        let (last, within) = end_of(len);
-        let (before, after) = (size.pages(), len.div_ceil(PAGE_BYTES));
+        let (last, within) = end_of(len, file.order());
+        let (before, after) = (size.pages(), pages_in(len, file.order()));
         size.lower(before, after);
         // Relaxed: see the field.
         size.left_out_from.store(last.0, Ordering::Relaxed);

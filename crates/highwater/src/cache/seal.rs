@@ -5,25 +5,25 @@
 //! page do not overtake each other. Copies are aligned like frames, for storage that wraps direct
 //! I/O.
 
+use super::FileEntry;
 use super::PageCache;
-use super::backing::Backing;
-use super::system_file::AlignedPage;
+use super::system_file::AlignedBytes;
 use crate::memmap::Frame;
-use crate::units::{FilePage, PAGE_SIZE};
+use crate::units::FilePage;
 
 /// A page as it is written.
 pub(super) enum Image<'f> {
     /// The cached one.
     Own(&'f [u8]),
-    /// A copy that was sealed, and its length.
-    Sealed(Box<AlignedPage>, usize),
+    /// A copy that was sealed.
+    Sealed(AlignedBytes),
 }
 
 impl Image<'_> {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Sealed(copy, len) => &copy.0[..*len],
+            Self::Sealed(copy) => copy,
         }
     }
 }
@@ -35,16 +35,15 @@ impl PageCache {
         &'f self,
         page: FilePage,
         frame: &'f Frame,
-        backing: &dyn Backing,
+        file: &FileEntry,
     ) -> Image<'f> {
-        let bytes = &self.memory.bytes(frame)[..backing.page_len(page)];
+        let (bytes, backing) = (self.memory.bytes(frame), file.backing());
+        let bytes = &bytes[..file.page_len(page)];
         if !backing.seals() {
             return Image::Own(bytes);
         }
-        let mut copy = Box::new(AlignedPage([0; PAGE_SIZE]));
-        let sealed = &mut copy.0[..bytes.len()];
-        sealed.copy_from_slice(bytes);
-        backing.seal(page, sealed);
-        Image::Sealed(copy, bytes.len())
+        let mut copy = AlignedBytes::copy_of(bytes);
+        backing.seal(page, &mut copy);
+        Image::Sealed(copy)
     }
 }

@@ -8,23 +8,24 @@
 //! drop it again.
 //!
 //! Invariant: a request of a direct file starts at a multiple of 4 KiB and is a multiple of 4 KiB
-//! long, from a buffer aligned to 4 KiB, or is for the partial last page alone. So nothing is
-//! written beyond the end, and no page goes both ways.
+//! long, as pages are, from a buffer aligned to 4 KiB, or is for the partial last page alone. So
+//! nothing is written beyond the end, and no page goes both ways.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use thiserror::Error;
 
-use super::backing::Backing;
+use super::backing::{Backing, order_of_size, page_len};
 use super::key::Access;
 use crate::memmap::{
     Advice, DirectAlign, advise, direct_align, read_vectored_at, write_vectored_at,
 };
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
+use crate::units::{Bytes, FilePage, Order, PAGE_BYTES, PAGE_SIZE};
 
 /// A system file.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ pub struct FileBacking {
     /// any thread. Publishes: nothing.
     len: AtomicU64,
     identity: FileIdentity,
+    order: Order,
     route: Route,
     /// The path by which it was opened; empty if it is not known.
     name: Box<str>,
@@ -93,9 +95,42 @@ impl From<NotDirect> for io::Error {
     }
 }
 
-/// A page of memory aligned like a frame.
-#[repr(C, align(4096))]
-pub(super) struct AlignedPage(pub(super) [u8; PAGE_SIZE]);
+/// Memory aligned like a frame.
+pub(super) struct AlignedBytes {
+    memory: Box<[u8]>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBytes {
+    pub(super) fn zeroed(len: usize) -> Self {
+        let memory = vec![0; len + PAGE_SIZE - 1].into_boxed_slice();
+        Self {
+            start: memory.as_ptr().align_offset(PAGE_SIZE),
+            memory,
+            len,
+        }
+    }
+
+    pub(super) fn copy_of(bytes: &[u8]) -> Self {
+        let mut copy = Self::zeroed(bytes.len());
+        copy.copy_from_slice(bytes);
+        copy
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][..self.len]
+    }
+}
 
 impl FileBacking {
     /// Wraps an open file of the current length; it changes only through the result. Pages go
@@ -110,6 +145,7 @@ impl FileBacking {
             file,
             len: AtomicU64::new(metadata.len()),
             identity: FileIdentity::of(&metadata),
+            order: Order::ZERO,
             route: Route::Buffered,
             name: "".into(),
         })
@@ -122,8 +158,8 @@ impl FileBacking {
     ///
     /// # Cost
     ///
-    /// Buffers of 4,096 bytes that are aligned to 4 KiB, as frames are, are read and written in
-    /// place, others through a copy, one page at a time.
+    /// Buffers of whole pages that are aligned to 4 KiB, as frames are, are read and written in
+    /// place, others through a copy.
     ///
     /// # Errors
     ///
@@ -162,6 +198,69 @@ impl FileBacking {
         Self::over_direct(file, buffered)
     }
 
+    /// Sets the size of a page: 4, 8, 16, 32 or 64 KiB, and 4 by default. A page is in one piece of
+    /// memory, has one latch, and is read and written whole. To be opened by
+    /// [`Manager::open_file`](crate::Manager::open_file).
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for another size.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Access, Bytes, FileBacking, Manager};
+    ///
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 40_000])?;
+    /// let hw = Manager::builder().build()?;
+    /// let storage = FileBacking::new(std::fs::File::open(source.path())?)?;
+    /// let file = hw.open_file(storage.with_page_size(Bytes::kib(16))?, Access::ReadOnly)?;
+    /// assert_eq!(file.pages(), 3);
+    /// let map = hw.space(&hw.root()).map_file(&file, 0..3)?;
+    /// assert_eq!(map.read(&hw.enter(), 1)?.len(), 16_384);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_page_size(mut self, size: Bytes) -> io::Result<Self> {
+        let order = usize::try_from(size.0).ok().and_then(order_of_size);
+        self.order = order.ok_or_else(|| {
+            let text = format!("pages of {size}: expected 4, 8, 16, 32 or 64 KiB");
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        })?;
+        Ok(self)
+    }
+
+    /// Returns the order of its pages.
+    pub(crate) fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Returns the offset of a page in the file.
+    pub(crate) fn offset_of(&self, page: FilePage) -> u64 {
+        page.0 * self.order.size() as u64
+    }
+
+    fn page_len(&self, page: FilePage) -> usize {
+        page_len(self.len(), self.order, page)
+    }
+
+    /// Checks the lengths of buffers: a wrapper may have pages of another size, and would get other
+    /// parts of the file.
+    fn check_lens(&self, first: FilePage, lens: impl IntoIterator<Item = usize>) -> io::Result<()> {
+        let size = self.order.size();
+        for (page, len) in (first.0..).map(FilePage).zip(lens) {
+            let is_short = size > PAGE_SIZE && len < self.page_len(page);
+            if len > size || is_short {
+                let text = format!(
+                    "a buffer of {len} bytes for page {page} of {size} bytes: does a wrapper \
+                     forward `page_size`?"
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
+        }
+        Ok(())
+    }
+
     /// Wraps a file opened with `O_DIRECT`, and the same file opened without.
     fn over_direct(file: File, buffered: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
@@ -171,6 +270,7 @@ impl FileBacking {
             file,
             len: AtomicU64::new(metadata.len()),
             identity: FileIdentity::of(&metadata),
+            order: Order::ZERO,
             route: Route::Direct { tail: buffered },
             name: "".into(),
         })
@@ -209,7 +309,7 @@ impl FileBacking {
     /// Returns the buffered file of a page that direct I/O can not move.
     fn tail_of(&self, page: FilePage) -> Option<&File> {
         match &self.route {
-            Route::Direct { tail } if self.page_len(page) < PAGE_SIZE => Some(tail),
+            Route::Direct { tail } if self.page_len(page) < self.order.size() => Some(tail),
             _ => None,
         }
     }
@@ -223,7 +323,8 @@ impl FileBacking {
     /// Returns whether the buffer of a whole page has to be copied, because it is not aligned as
     /// direct I/O needs it.
     fn needs_copy(&self, buf: &[u8]) -> bool {
-        self.is_direct() && buf.len() == PAGE_SIZE && !buf.as_ptr().addr().is_multiple_of(PAGE_SIZE)
+        let is_whole = buf.len() == self.order.size();
+        self.is_direct() && is_whole && !buf.as_ptr().addr().is_multiple_of(PAGE_SIZE)
     }
 
     /// Advises the kernel about its copy, if pages go through it.
@@ -235,17 +336,16 @@ impl FileBacking {
 
     /// Has the kernel drop its copy of a partial last page.
     fn drop_tail(&self) {
-        let len = self.len();
+        let (len, size) = (self.len(), self.order.size() as u64);
         if let Route::Direct { tail } = &self.route
-            && !len.is_multiple_of(PAGE_BYTES)
+            && !len.is_multiple_of(size)
         {
-            let start = len - len % PAGE_BYTES;
-            advise(tail, start, PAGE_BYTES, Advice::DontNeed);
+            advise(tail, len - len % size, size, Advice::DontNeed);
         }
     }
 
     fn read_run(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
-        let offset = first.0 * PAGE_BYTES;
+        let offset = self.offset_of(first);
         let mut slices: Vec<IoSliceMut<'_>> =
             bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
         let (mut left, mut done) = (&mut slices[..], 0);
@@ -266,17 +366,18 @@ impl FileBacking {
 
     /// As [`read_run`](Self::read_run), by way of aligned memory.
     fn read_copied(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
-        let mut copies: Vec<_> = bufs.iter().map(|_| AlignedPage([0; PAGE_SIZE])).collect();
-        let mut aligned: Vec<_> = copies.iter_mut().map(|copy| &mut copy.0[..]).collect();
+        let aligned = |buf: &&mut [u8]| AlignedBytes::zeroed(buf.len());
+        let mut copies: Vec<_> = bufs.iter().map(aligned).collect();
+        let mut aligned: Vec<_> = copies.iter_mut().map(|copy| &mut copy[..]).collect();
         let done = self.read_run(first, &mut aligned)?;
         for (buf, copy) in bufs.iter_mut().zip(&copies) {
-            buf.copy_from_slice(&copy.0);
+            buf.copy_from_slice(copy);
         }
         Ok(done)
     }
 
     fn write_run(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
-        let offset = first.0 * PAGE_BYTES;
+        let offset = self.offset_of(first);
         let mut slices: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
         let (mut left, mut done) = (&mut slices[..], 0);
         while !left.is_empty() {
@@ -296,10 +397,8 @@ impl FileBacking {
 
     /// As [`write_run`](Self::write_run), by way of aligned memory.
     fn write_copied(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
-        let copy = |buf: &&[u8]| <[u8; PAGE_SIZE]>::try_from(*buf).map(AlignedPage);
-        let copies: Result<Vec<_>, _> = bufs.iter().map(copy).collect();
-        let copies = copies.map_err(|_| io::ErrorKind::InvalidInput)?;
-        let aligned: Vec<_> = copies.iter().map(|copy| &copy.0[..]).collect();
+        let copies: Vec<_> = bufs.iter().map(|buf| AlignedBytes::copy_of(buf)).collect();
+        let aligned: Vec<_> = copies.iter().map(|copy| &copy[..]).collect();
         self.write_run(first, &aligned)
     }
 }
@@ -310,8 +409,8 @@ fn check_direct(file: &File, len: u64) -> io::Result<()> {
         Some(align) => Ok(suits_pages(align)?),
         // Not told: the first page shows it.
         None if len >= PAGE_BYTES => {
-            let mut page = Box::new(AlignedPage([0; PAGE_SIZE]));
-            file.read_at(&mut page.0, 0).map(drop).map_err(refusal)
+            let mut page = AlignedBytes::zeroed(PAGE_SIZE);
+            file.read_at(&mut page, 0).map(drop).map_err(refusal)
         }
         None => Ok(()),
     }
@@ -358,11 +457,16 @@ impl Backing for FileBacking {
         self.len.load(Ordering::Relaxed)
     }
 
+    fn page_size(&self) -> usize {
+        self.order.size()
+    }
+
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        self.check_lens(page, [buf.len()])?;
         if self.needs_copy(buf) {
             return self.read_copied(page, &mut [buf]);
         }
-        let (file, offset) = (self.file_of(page), page.0 * PAGE_BYTES);
+        let (file, offset) = (self.file_of(page), self.offset_of(page));
         let result = complete(buf.len(), |done| {
             file.read_at(&mut buf[done..], offset + done as u64)
         });
@@ -373,6 +477,7 @@ impl Backing for FileBacking {
     }
 
     fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        self.check_lens(first, bufs.iter().map(|buf| buf.len()))?;
         let (run, tail) = bufs.split_at_mut(self.run_len(first, bufs.len()));
         let want: usize = run.iter().map(|buf| buf.len()).sum();
         let mut done = match run.iter().any(|buf| self.needs_copy(buf)) {
@@ -392,16 +497,18 @@ impl Backing for FileBacking {
     }
 
     fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        self.check_lens(page, [buf.len()])?;
         if self.needs_copy(buf) {
             return self.write_copied(page, &[buf]);
         }
-        let (file, offset) = (self.file_of(page), page.0 * PAGE_BYTES);
+        let (file, offset) = (self.file_of(page), self.offset_of(page));
         complete(buf.len(), |done| {
             file.write_at(&buf[done..], offset + done as u64)
         })
     }
 
     fn write_pages(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
+        self.check_lens(first, bufs.iter().map(|buf| buf.len()))?;
         let (run, tail) = bufs.split_at(self.run_len(first, bufs.len()));
         let want: usize = run.iter().map(|buf| buf.len()).sum();
         let mut done = match run.iter().any(|buf| self.needs_copy(buf)) {

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::io::Write;
 
+use super::backing::page_len;
 use super::*;
-use crate::units::FilePage;
+use crate::units::{FilePage, PAGE_SIZE};
 
 /// Storage in which every page begins with its number.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ fn the_index_agrees_with_a_map() {
     let mut rng = crate::seed::rng(11);
     for frames in [1, 3, 64, 500] {
         let index = Index::new(Pages(frames));
-        let file = FileId::from_bits(2);
+        let file = FileId::new(0, FileKind::File, Access::ReadOnly, Order::ZERO);
         let mut model: HashMap<u64, Pfn> = HashMap::new();
         let mut free: Vec<Pfn> = (0..u32::try_from(frames).unwrap()).map(Pfn).collect();
         for step in 0..5000 {
@@ -265,13 +266,13 @@ fn files_of_odd_length_end_where_they_end() {
     let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
     assert_eq!(
         (
-            backing.pages(),
-            backing.page_len(FilePage(0)),
-            backing.page_len(FilePage(1))
+            pages_in(backing.len(), Order::ZERO),
+            page_len(backing.len(), Order::ZERO, FilePage(0)),
+            page_len(backing.len(), Order::ZERO, FilePage(1))
         ),
         (2, 4096, 100)
     );
-    assert_eq!(backing.page_len(FilePage(2)), 0);
+    assert_eq!(page_len(backing.len(), Order::ZERO, FilePage(2)), 0);
     let mut buf = [0; PAGE_SIZE];
     assert_eq!(
         backing.read_page(FilePage(1), &mut buf[..100]).unwrap(),

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::PageCache;
 use super::anon::{Anon, SwapOutError};
-use super::backing::{Backing, guarded};
+use super::backing::guarded;
 use super::errseq::ToldOf;
 use super::file::FileEntry;
 use super::gather::IfHeld;
@@ -180,7 +180,7 @@ impl PageCache {
 
     /// Records that a file has taken a page completely.
     pub(super) fn note_in_file(&self, pfn: Pfn, key: PageKey) {
-        self.dirty.nr_written.add(1);
+        self.dirty.nr_written.add(key.order().pages().0);
         self.clear_dirty(pfn, key);
     }
 
@@ -196,9 +196,10 @@ impl PageCache {
             Some(anon) if !self.swap_out(key, frame, anon)? => return Ok(WrittenBack::NoSlot),
             Some(_) => self.clear_dirty(pfn, key),
             None => {
-                self.count_for_group(pfn, StatItem::FileWriteback, 1);
-                let written = self.write_page(key, frame, file.backing());
-                self.count_for_group(pfn, StatItem::FileWriteback, -1);
+                let frames = key.order().pages().0.cast_signed();
+                self.count_for_group(pfn, StatItem::FileWriteback, frames);
+                let written = self.write_page(key, frame, file);
+                self.count_for_group(pfn, StatItem::FileWriteback, -frames);
                 if let Err(error) = written {
                     self.dirty.nr_write_failed.add(1);
                     self.note_refused(pfn);
@@ -214,12 +215,12 @@ impl PageCache {
         &self,
         key: PageKey,
         frame: &Frame,
-        backing: &dyn Backing,
+        file: &FileEntry,
     ) -> Result<(), WriteBackError> {
         let page = key.page();
         let write = || {
-            let image = self.image(page, frame, backing);
-            let got = backing.write_page(page, image.bytes())?;
+            let image = self.image(page, frame, file);
+            let got = file.backing().write_page(page, image.bytes())?;
             Ok((got, image.bytes().len()))
         };
         match guarded(write) {

@@ -218,7 +218,8 @@ impl FramePool {
     #[must_use]
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
-        self.stock.memory.bytes(frame)
+        let bytes = self.stock.memory.bytes(frame).first_chunk();
+        bytes.expect("a frame has a page")
     }
 
     /// Returns the bytes of a frame of this pool for writing.
@@ -244,7 +245,8 @@ impl FramePool {
     #[must_use]
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
-        self.stock.memory.bytes_mut(frame)
+        let bytes = self.stock.memory.bytes_mut(frame).first_chunk_mut();
+        bytes.expect("a frame has a page")
     }
 
     /// Returns a pool with [the defaults](PoolConfig::new).

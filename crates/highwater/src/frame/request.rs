@@ -169,6 +169,43 @@ impl FramePool {
         self.alloc_block_at(At::Here, order, flags)
     }
 
+    /// Allocates a frame of an order for a page, and returns the pressure it observed.
+    ///
+    /// # Cost
+    ///
+    /// As [`alloc`](Self::alloc) for a single frame, as [`alloc_block`](Self::alloc_block) for a
+    /// large one.
+    ///
+    /// # Errors
+    ///
+    /// As those.
+    #[inline]
+    pub(crate) fn alloc_for_page(
+        &self,
+        order: Order,
+        flags: AllocFlags,
+    ) -> Result<(Frame, Pressure), AllocError> {
+        match order {
+            Order::ZERO => self.alloc_noting(flags),
+            _ => {
+                let block = self.alloc_block(order, flags)?;
+                Ok((block.into_frame(), self.stock.pressure()))
+            }
+        }
+    }
+
+    /// Frees a single or a large frame.
+    ///
+    /// # Panics
+    ///
+    /// When it belongs to another memory.
+    pub(crate) fn free_of_page(&self, frame: Frame) {
+        match frame.order() {
+            Order::ZERO => self.free(frame),
+            _ => self.free_block(frame.into_block()),
+        }
+    }
+
     fn alloc_block_at(&self, at: At, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
         let mut block = self.lists.alloc_block(&self.stock, at, order, flags)?;
         if self.zeroes(flags) {

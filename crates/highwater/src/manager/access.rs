@@ -9,7 +9,7 @@ use super::latched::{OptimisticRead, PageRead, PageWrite};
 use super::mapping::Mapping;
 use crate::cache::{Access, PageKey};
 use crate::memmap::{Glimpse, Pinned};
-use crate::units::{MapPage, PAGE_SIZE, Pfn};
+use crate::units::{MapPage, Pfn};
 
 /// A pinned page: readable while this is held, across waiting and between threads. Each pin costs
 /// an atomic on the frame's word; a pinned page cannot be evicted.
@@ -46,11 +46,7 @@ impl Mapping {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline(always)]
-    pub fn try_read<'g>(
-        &self,
-        guard: &'g Guard<'_>,
-        page: impl Into<MapPage>,
-    ) -> Option<&'g [u8; PAGE_SIZE]> {
+    pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: impl Into<MapPage>) -> Option<&'g [u8]> {
         let page = page.into();
         match self.read_young(guard, page) {
             None => self.try_read_slowly(guard, page),
@@ -93,7 +89,7 @@ impl Mapping {
         &self,
         guard: &'g Guard<'_>,
         page: impl Into<MapPage>,
-    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
+    ) -> Result<&'g [u8], ReadError> {
         let page = page.into();
         let bytes = match self.read_young(guard, page) {
             Some(bytes) => bytes,
@@ -105,7 +101,7 @@ impl Mapping {
     /// Returns a page of a read-only file that is mapped and young: the fast path of a read. All
     /// else is out of line.
     #[inline(always)]
-    fn read_young<'g>(&self, guard: &'g Guard<'_>, page: MapPage) -> Option<&'g [u8; PAGE_SIZE]> {
+    fn read_young<'g>(&self, guard: &'g Guard<'_>, page: MapPage) -> Option<&'g [u8]> {
         let Self { area, memory, .. } = self;
         if !guard.reader().is_of(memory) {
             return None;
@@ -115,11 +111,7 @@ impl Mapping {
 
     #[cold]
     #[inline(never)]
-    fn try_read_slowly<'g>(
-        &self,
-        guard: &'g Guard<'_>,
-        page: MapPage,
-    ) -> Option<&'g [u8; PAGE_SIZE]> {
+    fn try_read_slowly<'g>(&self, guard: &'g Guard<'_>, page: MapPage) -> Option<&'g [u8]> {
         let core = self.core();
         guard.assert_of(core);
         self.try_hold(page, Access::ReadOnly, |key, pfn| {
@@ -129,11 +121,7 @@ impl Mapping {
 
     #[cold]
     #[inline(never)]
-    fn read_slowly<'g>(
-        &self,
-        guard: &'g Guard<'_>,
-        page: MapPage,
-    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
+    fn read_slowly<'g>(&self, guard: &'g Guard<'_>, page: MapPage) -> Result<&'g [u8], ReadError> {
         let core = self.core();
         guard.assert_of(core);
         self.hold(page, Access::ReadOnly, |key, pfn| {
@@ -552,9 +540,9 @@ fn wrong_access(needs: Access) -> ReadError {
 }
 
 impl Deref for PinnedPage {
-    type Target = [u8; PAGE_SIZE];
+    type Target = [u8];
 
-    fn deref(&self) -> &[u8; PAGE_SIZE] {
+    fn deref(&self) -> &[u8] {
         self.pinned.bytes()
     }
 }

@@ -6,6 +6,7 @@ use crate::cache::Access;
 use crate::frame::AllocFlags;
 use crate::group::Limits;
 use crate::sync::thread;
+use crate::units::Bytes;
 
 /// Longer than the 8 ms that a request waits without progress.
 const SUSPENDED: Duration = Duration::from_millis(50);
@@ -29,7 +30,7 @@ fn a_fault_waits_for_a_page_that_is_only_charged() {
     let (hw, group, map) = scene(Pages(1));
     let on_its_way = hw
         .core()
-        .charge_on_its_way(group.node(), slow::Patience::Fault);
+        .charge_on_its_way(group.node(), Bytes::PAGE, slow::Patience::Fault);
     let (charge, way) = on_its_way.expect("the group is empty");
     thread::scope(|scope| {
         let waiting = scope.spawn(|| map.read(&hw.enter(), 1).map(drop));

@@ -1,6 +1,8 @@
 //! Building a manager: checks the settings against each other, the machine and the cgroup, reserves
 //! the memory, and starts the threads.
 
+use std::io;
+
 use super::background::Reclaimer;
 use super::builder::{Builder, Swap};
 use super::capacity::CapacityRange;
@@ -17,7 +19,7 @@ use crate::memmap::Reservation;
 use crate::percpu::{ChosenRegime, Gates, PercpuOwner};
 use crate::sync::Arc;
 use crate::topology::Topology;
-use crate::units::{Bytes, Pages};
+use crate::units::{Bytes, PAGE_SIZE, Pages};
 
 /// Minimum frames of a page cache, and minimum capacity with one: a fault could need them all.
 const CAPACITY_MIN: Pages = Pages(16);
@@ -177,6 +179,17 @@ impl Swap {
                     dir: dir.display().to_string(),
                     size,
                     source,
+                })
+            }
+            Self::On(storage) if storage.page_size() != PAGE_SIZE => {
+                let text = format!(
+                    "its pages have {} bytes, and slots {PAGE_SIZE}",
+                    storage.page_size()
+                );
+                Err(BuildError::Swap {
+                    dir: "the given storage".to_owned(),
+                    size: Bytes(storage.len()),
+                    source: io::Error::new(io::ErrorKind::InvalidInput, text),
                 })
             }
             Self::On(storage) => Ok(SwapArea::on(storage)),

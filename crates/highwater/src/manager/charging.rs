@@ -35,15 +35,16 @@ impl Core {
     pub(super) fn charge_on_its_way(
         &self,
         group: &GroupNode,
+        bytes: Bytes,
         patience: Patience,
     ) -> Result<(NodeCharge, OnItsWay<'_>), ChargeFailed> {
         let charge = || {
             let way = self.reclaim.page_on_its_way(group);
-            let charged = group.try_charge_refilling(Bytes::PAGE)?;
+            let charged = group.try_charge_refilling(bytes)?;
             way.note_paid();
             Ok((charged, way))
         };
-        let ((charge, refilled), way) = self.charging(group.id(), Bytes::PAGE, patience, charge)?;
+        let ((charge, refilled), way) = self.charging(group.id(), bytes, patience, charge)?;
         match patience {
             Patience::Polled => _ = self.throttle_polled(group, refilled),
             _ => _ = self.throttle(charge.group(), refilled),

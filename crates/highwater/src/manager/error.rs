@@ -117,15 +117,16 @@ pub enum OpenError {
         /// The reason, of kind [`Unsupported`](io::ErrorKind::Unsupported).
         source: io::Error,
     },
-    /// The file is open already, for another access. Two sets of its pages would not agree.
+    /// The file is open already, for another access or in pages of another size. Two sets of its
+    /// pages would not agree.
     #[error("cannot open {path} {wanted}: it is open already, {is}; close all its handles first")]
     OpenOtherwise {
         /// The path.
         path: String,
         /// How the file is open.
-        is: &'static str,
+        is: String,
         /// How it was to be opened.
-        wanted: &'static str,
+        wanted: String,
     },
     /// The file was closed, and some of its pages could not be written back, or are in use. They
     /// are newer than the file, so it cannot be opened before they are gone.
@@ -141,6 +142,13 @@ pub enum OpenError {
         pages: u64,
         /// The maximum.
         max: u64,
+    },
+    /// The storage has pages of a size that frames cannot hold
+    /// ([`Backing::page_size`](crate::Backing::page_size)).
+    #[error("storage with pages of {bytes} bytes: expected 4,096, 8,192, 16,384, 32,768 or 65,536")]
+    PageSize {
+        /// The size that it returned.
+        bytes: usize,
     },
     /// Too many files are open.
     #[error("{}", TooManyFiles { max: *max })]

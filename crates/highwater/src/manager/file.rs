@@ -2,17 +2,17 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::{NoFrames, OpenError};
 use super::paths::OpenPath;
 use super::{Core, Handle, Manager};
 use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
-    WriteGate,
+    WriteGate, order_of_size, pages_in,
 };
 use crate::sync::Arc;
-use crate::units::{Estimate, Pages};
+use crate::units::{Estimate, Order, Pages};
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each
 /// clone has its own errseq cursor: it reports each write-back error once ([`sync`](Self::sync)).
@@ -51,12 +51,19 @@ impl OpenFile {
 }
 
 /// Describes how a system file is open.
-fn how(access: Access, backing: &FileBacking) -> &'static str {
-    match (access, backing.is_direct()) {
-        (Access::ReadOnly, false) => "to read",
-        (Access::ReadWrite, false) => "to write",
-        (Access::ReadOnly, true) => "to read, directly",
-        (Access::ReadWrite, true) => "to write, directly",
+fn how(access: Access, backing: &FileBacking) -> String {
+    let access = match access {
+        Access::ReadOnly => "to read",
+        Access::ReadWrite => "to write",
+    };
+    let route = if backing.is_direct() {
+        ", directly"
+    } else {
+        ""
+    };
+    match backing.order() {
+        Order::ZERO => format!("{access}{route}"),
+        order => format!("{access}{route}, in pages of {}", order.pages().bytes()),
     }
 }
 
@@ -170,6 +177,44 @@ impl Manager {
         self.open_path_direct(path.as_ref(), Access::ReadWrite)
     }
 
+    /// Opens a system file as it is: buffered or direct, and with pages of its size
+    /// ([`FileBacking::with_page_size`]). Its pages are read and written as those of
+    /// [`open_direct_writable`](Self::open_direct_writable) and its like; under a wrapper of the
+    /// program's, [`open_backing`](Self::open_backing) opens it.
+    ///
+    /// A page larger than 4 KiB is a block of neighbouring frames. When memory is free and no block
+    /// is, the smaller pages of one block are evicted. See
+    /// [pages larger than 4 KiB](crate::docs::guide#pages-larger-than-4-kib).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Access, Bytes, FileBacking, Manager};
+    ///
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 40_000])?;
+    /// # let open = std::fs::File::options().read(true).write(true).open(source.path())?;
+    /// # if FileBacking::open_direct(source.path(), Access::ReadWrite).is_err() { return Ok(()); }
+    /// let storage = FileBacking::open_direct(source.path(), Access::ReadWrite)?;
+    /// let storage = storage.with_page_size(Bytes::kib(8))?;
+    /// let hw = Manager::builder().build()?;
+    /// let file = hw.open_file(storage, Access::ReadWrite)?; // 40,000 bytes
+    /// let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.write(1)?[8_191] = 8;
+    /// file.sync()?;
+    /// assert_eq!(std::fs::read(source.path())?[16_383..16_385], [8, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open_file(&self, file: FileBacking, access: Access) -> Result<File, OpenError> {
+        self.core().require_frames()?;
+        let path = PathBuf::from(file.name());
+        self.open_system_file(&path, file, access)
+    }
+
     fn open_path(&self, path: &Path, access: Access) -> Result<File, OpenError> {
         self.core().require_frames()?;
         let refused = |source| OpenError::Io {
@@ -218,7 +263,7 @@ impl Manager {
             OpenPath::Open(open) => open.again(path, access, &backing),
             OpenPath::Claimed(claim) => {
                 let backing = backing.named(path);
-                let file = self.open_entry(backing.pages(), |cache| {
+                let file = self.open_entry(backing.page_size(), backing.len(), |cache| {
                     cache.open_system_file(backing, access)
                 })?;
                 claim.settle(&file.open);
@@ -273,16 +318,20 @@ impl Manager {
         backing: Arc<dyn Backing>,
         access: Access,
     ) -> Result<File, OpenError> {
-        self.open_entry(backing.pages(), |cache| cache.open(backing, access))
+        let (page_size, len) = (backing.page_size(), backing.len());
+        self.open_entry(page_size, len, |cache| cache.open(backing, access))
     }
 
     fn open_entry(
         &self,
-        pages: u64,
+        page_size: usize,
+        len: u64,
         open: impl FnOnce(&PageCache) -> Result<Arc<FileEntry>, TooManyFiles>,
     ) -> Result<File, OpenError> {
         self.core().require_frames()?;
-        let max = PageKey::PAGES_MAX;
+        let order = order_of_size(page_size);
+        let order = order.ok_or(OpenError::PageSize { bytes: page_size })?;
+        let (pages, max) = (pages_in(len, order), PageKey::pages_max_of(order));
         if pages > max {
             return Err(OpenError::TooLarge { pages, max });
         }

@@ -20,7 +20,7 @@ use crate::group::{GroupNode, NodeCharge};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
 use crate::sync::{Arc, Woken};
-use crate::units::{Bytes, FilePage, PAGE_SIZE, Pages, Pfn};
+use crate::units::{Bytes, FilePage, Pages, Pfn};
 
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
 /// stay on the inactive list until they are read, also where that list is a small part of the pool.
@@ -46,6 +46,11 @@ impl<'a> FillSource<'a> {
             readahead: area.readahead(),
             group: area.group(),
         }
+    }
+
+    /// Returns the memory of so many of its pages.
+    fn bytes_of(self, pages: usize) -> Bytes {
+        Pages(pages as u64 * self.file.order().pages().0).bytes()
     }
 }
 
@@ -95,15 +100,16 @@ impl<'a> Supply<'a> {
 }
 
 impl Core {
-    /// Returns the largest window for this source. For swap it is one page: swap slots are in no
-    /// order of use.
+    /// Returns the largest window for this source, in its pages. For swap it is one page: swap
+    /// slots are in no order of use.
     pub(super) fn window_max(&self, source: FillSource<'_>) -> Pages {
         if source.file.id().kind().is_swap_backed() {
             return Pages(1);
         }
         let capacity = self.pool.managed().0 / CAPACITY_SHARE;
         let group = source.group.limits().max.pages_floor().0 / MAX_SHARE;
-        self.readahead.get().min(Pages(capacity.min(group)))
+        let frames = self.readahead.get().min(Pages(capacity.min(group)));
+        Pages(frames.0 >> source.file.order().get())
     }
 
     /// Takes memory for one page, by any means.
@@ -113,20 +119,24 @@ impl Core {
         page: FilePage,
     ) -> Result<Supply<'a>, ReadError> {
         let no_memory = |source| ReadError::NoMemory { page, source };
+        let order = source.file.order();
         let (charge, way) = self
-            .charge_on_its_way(source.group, Patience::Fault)
+            .charge_on_its_way(source.group, order.pages().bytes(), Patience::Fault)
             .map_err(|failed| no_memory(OutOfMemory::from(failed)))?;
-        let frame = self.alloc_frame(source.group, &way).map_err(no_memory)?;
+        let frame = self
+            .alloc_frame(source.group, order, &way)
+            .map_err(no_memory)?;
         let patience = Patience::Modest;
         Ok(Supply::of(patience, charge, frame, way))
     }
 
     /// Takes memory for one page without waiting for storage or other threads, if that is possible.
     pub(super) fn supply_now<'a>(&'a self, source: FillSource<'a>) -> Option<Supply<'a>> {
-        let patience = Patience::Polled;
-        let (charge, way) = self.charge_on_its_way(source.group, patience).ok()?;
+        let (patience, order) = (Patience::Polled, source.file.order());
+        let bytes = order.pages().bytes();
+        let (charge, way) = self.charge_on_its_way(source.group, bytes, patience).ok()?;
         let mut frames = Vec::new();
-        self.alloc_frames_ahead(source.group, 1, patience, &mut frames);
+        self.alloc_frames_ahead((source.group, order), 1, patience, &mut frames);
         Some(Supply::of(patience, charge, frames.pop()?, way))
     }
 
@@ -142,7 +152,7 @@ impl Core {
         let page = window.pages.start;
         debug_assert_eq!(supply.frames.len(), 1, "a frame for the first page");
         let others = self.missing_of(source.file, page + 1..window.pages.end);
-        self.supply_more(source.group, others.len(), &mut supply);
+        self.supply_more(source, others.len(), &mut supply);
         let pages = std::iter::once(page).chain(others);
         let fills = self.begin_fills(source, window.mark, pages, supply);
         fills.flag_from(window.ahead);
@@ -172,7 +182,7 @@ impl Core {
         patience: Patience,
     ) -> Fills<'a> {
         let mut supply = Supply::nothing(patience, self.reclaim.page_on_its_way(source.group));
-        self.supply_more(source.group, pages.len(), &mut supply);
+        self.supply_more(source, pages.len(), &mut supply);
         self.begin_fills(source, mark, pages.into_iter(), supply)
     }
 
@@ -185,8 +195,8 @@ impl Core {
     }
 
     /// Adds memory for up to `count` pages, without selecting a victim.
-    fn supply_more(&self, group: &GroupNode, count: usize, supply: &mut Supply<'_>) {
-        let bytes = Pages(count as u64).bytes();
+    fn supply_more(&self, source: FillSource<'_>, count: usize, supply: &mut Supply<'_>) {
+        let (group, bytes) = (source.group, source.bytes_of(count));
         if count == 0 {
             return;
         }
@@ -195,15 +205,16 @@ impl Core {
         };
         supply.way.note_paid();
         let patience = supply.patience;
-        let got = self.alloc_frames_ahead(group, count, patience, &mut supply.frames);
-        charge.shrink(Pages((count - got) as u64).bytes());
+        let of = (group, source.file.order());
+        let got = self.alloc_frames_ahead(of, count, patience, &mut supply.frames);
+        charge.shrink(source.bytes_of(count - got));
         match &mut supply.charge {
             Some(paid) => paid.merge(charge).expect("both are the payer's"),
             None => supply.charge = Some(charge),
         }
         debug_assert_eq!(
             supply.charge.as_ref().map(NodeCharge::bytes),
-            Some(Pages(supply.frames.len() as u64).bytes()),
+            Some(source.bytes_of(supply.frames.len())),
             "each frame is paid for"
         );
     }
@@ -242,7 +253,7 @@ impl Core {
             }
         }
         fills.uncharge(unused.len());
-        self.pool.free_bulk(&mut unused);
+        unused.into_iter().for_each(|it| self.pool.free_of_page(it));
         let pages = source.file.pages_for_fill();
         let is_behind = |filling: &Filling| filling.page().0 >= pages;
         if let Some(behind) = fills.filling.iter().position(is_behind) {
@@ -289,7 +300,7 @@ impl<'a> Fills<'a> {
     /// Returns whether exactly the pages that are being filled are charged.
     fn are_paid(&self) -> bool {
         let paid = self.charge.as_ref().map_or(Bytes::ZERO, NodeCharge::bytes);
-        paid == Pages(self.filling.len() as u64).bytes()
+        paid == self.source.bytes_of(self.filling.len())
     }
 
     /// Flags the pages that no call has asked for, which are those from `ahead` on.
@@ -341,7 +352,7 @@ impl<'a> Fills<'a> {
                 .run_of_one_file(&self.filling[..run_len(&self.filling)]);
             let run: Vec<_> = self.filling.drain(..run).collect();
             let charge = self.charge.as_mut().expect("as many pages as are filled");
-            let charge = charge.split(Pages(run.len() as u64).bytes());
+            let charge = charge.split(self.source.bytes_of(run.len()));
             let way = self.core.reclaim.page_on_its_way(self.source.group);
             way.note_paid();
             flights.push(Flight::new(Arc::clone(area), run, charge, way.detach()));
@@ -416,11 +427,11 @@ impl<'a> Fills<'a> {
     /// Counts a page that has become resident: it holds its own charge until it is evicted.
     fn note_resident(&mut self) {
         self.source.file.note_filled();
-        self.source
-            .group
-            .add_stat(pages_item(self.source.file.id().kind()), 1);
+        let FillSource { file, group, .. } = self.source;
+        let frames = file.order().pages();
+        group.add_stat(pages_item(file.id().kind()), frames.0.cast_signed());
         let charge = self.charge.as_mut().expect("as many pages as are filled");
-        let _paid_by_the_page = charge.split(Bytes::PAGE).disown();
+        let _paid_by_the_page = charge.split(frames.bytes()).disown();
     }
 
     /// Drops the pages from index `from` on.
@@ -432,14 +443,14 @@ impl<'a> Fills<'a> {
         let given_up = self.filling.len() - from;
         for filling in self.filling.drain(from..) {
             let frame = self.core.cache.abort_fill_and(filling, &mut self.woken);
-            self.core.pool.free(frame);
+            self.core.pool.free_of_page(frame);
         }
         self.uncharge(given_up);
     }
 
     fn uncharge(&mut self, pages: usize) {
         if let Some(charge) = &mut self.charge {
-            charge.shrink(Pages(pages as u64).bytes());
+            charge.shrink(self.source.bytes_of(pages));
         }
     }
 }
@@ -471,9 +482,9 @@ pub(super) fn read_run(
     let (backing, first) = (file.backing(), filling[0].page());
     let lens: Vec<usize> = filling
         .iter()
-        .map(|filling| backing.page_len(filling.page()))
+        .map(|filling| file.page_len(filling.page()))
         .collect();
-    let mut pages: Vec<&mut [u8; PAGE_SIZE]> = filling
+    let mut pages: Vec<&mut [u8]> = filling
         .iter_mut()
         .map(|filling| cache.filling_bytes(filling))
         .collect();

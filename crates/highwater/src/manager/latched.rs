@@ -12,7 +12,6 @@ use super::Core;
 use crate::cache::{FileEntry, PageKey, ReadLatch, WriteLatch};
 use crate::memmap::Glimpse;
 use crate::sync::MutexGuard;
-use crate::units::PAGE_SIZE;
 
 /// Guards stay with their thread: debug builds find a thread that waits for itself by the latches
 /// that it has taken.
@@ -351,7 +350,7 @@ impl<'m> OptimisticRead<'m> {
 }
 
 impl Deref for PageRead<'_> {
-    type Target = [u8; PAGE_SIZE];
+    type Target = [u8];
     #[inline]
     fn deref(&self) -> &Self::Target {
         &self.latched
@@ -359,7 +358,7 @@ impl Deref for PageRead<'_> {
 }
 
 impl Deref for PageWrite<'_> {
-    type Target = [u8; PAGE_SIZE];
+    type Target = [u8];
     #[inline]
     fn deref(&self) -> &Self::Target {
         &self.latched

@@ -63,6 +63,7 @@ mod io;
 mod late_cpus;
 mod latched;
 mod limits;
+mod lumpy;
 mod mapping;
 mod paths;
 mod pressure;
@@ -191,6 +192,7 @@ pub(crate) struct Core {
     groups: GroupTree,
     reclaim: Reclaim,
     stats: ManagerStats,
+    lumpy: lumpy::LumpyCursor,
     throttling: Throttling,
     readahead: ReadaheadMax,
     /// Creation time: zero of the manager's clock.
@@ -263,11 +265,10 @@ impl Manager {
             .map(Pfn)
             .take_while(|pfn| u64::from(pfn.0) < core.memory.pages().0);
         let keys = frames.filter_map(|pfn| core.cache.key_of(pfn));
-        let of_files = keys
-            .filter(|key| key.file().kind() == FileKind::File)
-            .count();
+        let of_files = keys.filter(|key| key.file().kind() == FileKind::File);
+        let of_files = of_files.map(|key| key.order().pages()).sum();
         for (item, pages) in [
-            (StatItem::File, Pages(of_files as u64)),
+            (StatItem::File, of_files),
             (StatItem::InactiveAnon, sizes.inactive_anon),
             (StatItem::ActiveAnon, sizes.active_anon),
             (StatItem::InactiveFile, sizes.inactive_file),
@@ -339,6 +340,7 @@ impl Core {
             groups,
             reclaim,
             stats: ManagerStats::default(),
+            lumpy: lumpy::LumpyCursor::default(),
             throttling,
             readahead,
             begun: Instant::now(),

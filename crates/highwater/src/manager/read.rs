@@ -12,7 +12,7 @@ use super::{Core, Manager};
 use crate::cache::{ReadPattern, Window};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE, Pages};
+use crate::units::{FilePage, Pages};
 
 /// Upper bound of the readahead window, tunable while the manager runs.
 #[derive(Debug)]
@@ -113,13 +113,14 @@ impl File {
         let source = self.source_for(group);
         let len = source.file.backing().len().saturating_sub(offset);
         let len = usize::try_from(len).map_or(buf.len(), |len| len.min(buf.len()));
+        let size = source.file.order().size();
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let (page, begin) = (FilePage(at / PAGE_BYTES), within_page(at));
-            let count = (PAGE_SIZE - begin).min(len - done);
+            let (page, begin) = (FilePage(at / size as u64), within_page(at, size));
+            let count = (size - begin).min(len - done);
             let piece = &mut buf[done..done + count];
-            let asked = (begin + len - done).div_ceil(PAGE_SIZE) as u64;
+            let asked = (begin + len - done).div_ceil(size) as u64;
             match self.core().copy_page(source, page, asked, begin, piece) {
                 Ok(()) => done += count,
                 Err(ReadError::BehindEnd { .. }) => break,
@@ -212,7 +213,7 @@ impl Core {
     ) -> Result<(), ReadError> {
         let key = source.file.key(page);
         let part = begin..begin + into.len();
-        let copy = |bytes: &[u8; PAGE_SIZE], into: &mut [u8]| {
+        let copy = |bytes: &[u8], into: &mut [u8]| {
             into.copy_from_slice(&bytes[part.clone()]);
         };
         let (pfn, found) = if key.file().is_writable() {
@@ -254,8 +255,8 @@ impl Core {
 }
 
 /// Returns the byte offset within its page.
-fn within_page(offset: u64) -> usize {
-    usize::try_from(offset % PAGE_BYTES).expect("less than a page")
+fn within_page(offset: u64, size: usize) -> usize {
+    usize::try_from(offset % size as u64).expect("less than a page")
 }
 
 #[cfg(all(test, not(loom)))]
@@ -263,6 +264,7 @@ mod tests {
     use super::*;
     use crate::cache::{Access, Presence};
     use crate::manager::zeros::Zeros;
+    use crate::units::PAGE_BYTES;
 
     #[test]
     fn the_copying_read_that_brings_a_page_in_is_the_only_one_that_does_not_count() {

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::file::File;
-use crate::cache::PageKey;
-use crate::units::{Bytes, PAGE_BYTES};
+use crate::cache::pages_in;
+use crate::units::Bytes;
 
 impl File {
     /// Changes the file's length, for all handles, beside readers and writers of its pages. Bytes
@@ -27,8 +27,8 @@ impl File {
     ///
     /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a file open read-only,
     /// [`Unsupported`](io::ErrorKind::Unsupported) for memory and for storage of fixed length,
-    /// [`FileTooLarge`](io::ErrorKind::FileTooLarge) above 2^44 pages, and any error of the
-    /// storage. Nothing has changed then.
+    /// [`FileTooLarge`](io::ErrorKind::FileTooLarge) above 2^44 pages, or 2^41 larger ones, and any
+    /// error of the storage. Nothing has changed then.
     ///
     /// # Examples
     ///
@@ -63,10 +63,10 @@ impl File {
                 "the file is open to read only",
             ));
         }
-        if len.0.div_ceil(PAGE_BYTES) > PageKey::PAGES_MAX {
+        if pages_in(len.0, id.order()) > id.pages_max() {
             return Err(io::Error::new(
                 io::ErrorKind::FileTooLarge,
-                format!("a file has at most {} pages", PageKey::PAGES_MAX),
+                format!("a file has at most {} pages", id.pages_max()),
             ));
         }
         let resized = {

@@ -6,6 +6,7 @@
 //!
 //! | short of | first | then | then | then | at last |
 //! |---|---|---|---|---|---|
+//! | a block of frames, of which enough are free | evict [the pages of one block](super::lumpy) | then as frames | | | |
 //! | frames | direct reclaim from the whole pool, asking [logs](crate::WriteGate) | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`OutOfMemory::Exhausted`] |
 //! | room below a maximum | direct reclaim from the full group, asking logs | | groups below it that spill | victim below it | [`ChargeFailed`] |
 //!
@@ -36,7 +37,7 @@ use crate::group::{ChargeError, GroupNode, MaxError};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Arrival, OnItsWay, Outcome, Reclaim, ScanControl, Want};
 use crate::sync::thread;
-use crate::units::{Bytes, GroupId, Pages};
+use crate::units::{Bytes, GroupId, Order, Pages};
 
 /// Steps without progress before a victim is selected. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
@@ -232,6 +233,7 @@ impl Core {
     pub(super) fn alloc_frame_again(
         &self,
         payer: &GroupNode,
+        order: Order,
         way: &OnItsWay<'_>,
         mut exhausted: AllocError,
     ) -> Result<Frame, OutOfMemory> {
@@ -245,7 +247,11 @@ impl Core {
             debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
             effort.stall(self, payer);
             self.wakeup.notify();
-            if !self.make_frames(&mut effort) {
+            let goes_on = match exhausted {
+                AllocError::Fragmented { .. } => self.make_block(order, &mut effort),
+                _ => self.make_frames(order, &mut effort),
+            };
+            if !goes_on {
                 return Err(OutOfMemory::Exhausted {
                     source: exhausted,
                     borrowed: effort.nr_held,
@@ -253,18 +259,27 @@ impl Core {
                 });
             }
             way.seek_frame();
-            match self.take_frame() {
+            match self.take_frame(order) {
                 Ok(frame) => return Ok(frame),
                 Err(again) => exhausted = again,
             }
         }
     }
 
+    /// Frees a block of frames; returns false when no step helps.
+    fn make_block(&self, order: Order, effort: &mut Effort<'_>) -> bool {
+        if self.evict_block(order, effort.actor()) {
+            return effort.may_retry();
+        }
+        self.make_frames(order, effort)
+    }
+
     /// Frees frames from the whole pool; returns false when no step helps.
-    fn make_frames(&self, effort: &mut Effort<'_>) -> bool {
+    fn make_frames(&self, order: Order, effort: &mut Effort<'_>) -> bool {
         debug_assert!(effort.way.is_some(), "a frame is for a page in transit");
         let root = self.groups.root();
         let goal = self.direct_goal(self.pool.managed().bytes());
+        let goal = goal.max(order.pages());
         if self.reclaim_directly(&root, goal, effort) || self.ask_logs(effort) {
             return effort.may_retry();
         }
@@ -299,10 +314,7 @@ impl Core {
         let control = ScanControl {
             nr_to_reclaim: goal,
             target,
-            actor: match effort.spares_dirty {
-                true => Actor::Clean,
-                false => Actor::Direct,
-            },
+            actor: effort.actor(),
             first_priority: None,
             ignores_protection: false,
         };
@@ -419,6 +431,14 @@ impl<'a> Effort<'a> {
             write_failed: self.last.nr_unwritten(),
             victims: self.told.victims,
             dying: self.told.dying,
+        }
+    }
+
+    /// Returns the kind of reclaimer.
+    pub(super) fn actor(&self) -> Actor {
+        match self.spares_dirty {
+            true => Actor::Clean,
+            false => Actor::Direct,
         }
     }
 

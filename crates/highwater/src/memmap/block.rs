@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::frames::{Frame, FrameMemory};
 use super::token::MemoryId;
-use crate::units::{Order, PAGE_SIZE, Pfn};
+use crate::units::{Order, Pfn};
 
 /// The exclusive right to the bytes of 2^order neighbouring frames. Must be surrendered or split,
 /// never dropped.
@@ -135,6 +135,31 @@ impl Block {
         self.order
     }
 
+    /// Creates the token of a block.
+    ///
+    /// # Safety
+    ///
+    /// The frames of `memory` are owned, and there is no other token of any.
+    pub(super) const unsafe fn owned(first: Pfn, memory: MemoryId, order: Order) -> Self {
+        Self {
+            first,
+            order,
+            memory,
+        }
+    }
+
+    /// Returns the block as one large frame.
+    ///
+    /// # Panics
+    ///
+    /// When its order is above 7.
+    pub fn into_frame(self) -> Frame {
+        // SAFETY: the block is the only right to these frames, and ends here.
+        let frame = unsafe { Frame::owned_of_order(self.first, self.memory, self.order) };
+        std::mem::forget(self);
+        frame
+    }
+
     /// Splits the block into its frames, and appends them to `frames`, lowest first.
     pub fn split(self, frames: &mut Vec<Frame>) {
         let (first, memory, size) = (self.first.0, self.memory, size_of_block(self.order));
@@ -168,7 +193,17 @@ impl Block {
     }
 
     fn len(&self) -> usize {
-        PAGE_SIZE << self.order.get()
+        self.order.size()
+    }
+}
+
+impl Frame {
+    /// Returns the frame as a block.
+    pub(crate) fn into_block(self) -> Block {
+        let (pfn, memory, order) = (self.pfn(), self.memory(), self.order());
+        std::mem::forget(self);
+        // SAFETY: the frame was the only right to these frames, and has just ended.
+        unsafe { Block::owned(pfn, memory, order) }
     }
 }
 

@@ -23,7 +23,7 @@ use super::barrier::Barrier;
 use super::frames::FrameMemory;
 use super::seat::{self, Former, SLOTS, Seat, note_used};
 use crate::sync::Arc;
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::units::Pfn;
 
 /// Borrows the bytes of published frames; every borrow ends with the reader.
 pub struct Reader<'m> {
@@ -104,7 +104,7 @@ impl<'m> Reader<'m> {
     /// As [`borrow_likely`](Self::borrow_likely), plus a load; only the load if the frame is not
     /// published under `tag`.
     #[inline]
-    pub fn borrow(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+    pub fn borrow(&self, pfn: Pfn, tag: u64) -> Option<&[u8]> {
         if !self.memory.has_tag(pfn, tag) {
             return None;
         }
@@ -120,7 +120,7 @@ impl<'m> Reader<'m> {
     /// system has no membarrier. After 15 borrows also a search among them; once 15 frames are
     /// borrowed, an atomic add on the frame's word instead, and a search among the pinned ones.
     #[inline(always)]
-    pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+    pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8]> {
         let (memory, seat, used) = (self.memory, &*self.seat, self.used.get());
         if used >= seat.in_turn() {
             return self.borrow_beyond(pfn, tag);
@@ -142,7 +142,7 @@ impl<'m> Reader<'m> {
     /// an instruction, all slots were filled, or there is no seat.
     #[cold]
     #[inline(never)]
-    fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+    fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8]> {
         let (seat, used) = (&*self.seat, self.used.get());
         if used < SLOTS && !seat.is_of_nobody() {
             let bytes = self.borrow_by_slot(used, pfn, tag)?;
@@ -167,7 +167,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Announces by a slot that protects nothing else, of a seat of this memory.
-    fn borrow_by_slot(&self, slot: usize, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+    fn borrow_by_slot(&self, slot: usize, pfn: Pfn, tag: u64) -> Option<&[u8]> {
         self.seat.announce(slot, pfn);
         self.memory.barrier.light();
         // SAFETY: announced as in `borrow_likely`.
@@ -185,7 +185,7 @@ impl<'m> Reader<'m> {
         pinned.is_some_and(|pinned| pinned.borrow().contains(&pfn))
     }
 
-    fn borrow_by_pin(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+    fn borrow_by_pin(&self, pfn: Pfn, tag: u64) -> Option<&[u8]> {
         let mut pinned = self.pinned.get_or_init(Box::default).borrow_mut();
         if !self.memory.pin(pfn, tag) {
             return None;
@@ -260,6 +260,7 @@ impl fmt::Debug for Reader<'_> {
 pub struct Pinned {
     memory: Arc<FrameMemory>,
     pfn: Pfn,
+    tag: u64,
 }
 
 impl Pinned {
@@ -274,14 +275,14 @@ impl Pinned {
     /// When there is no such frame, or 2^31 pins of it were leaked.
     #[must_use]
     pub fn new(memory: Arc<FrameMemory>, pfn: Pfn, tag: u64) -> Option<Self> {
-        memory.pin(pfn, tag).then(|| Self { memory, pfn })
+        memory.pin(pfn, tag).then(|| Self { memory, pfn, tag })
     }
 
     /// Returns the frame's bytes.
     #[must_use]
-    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the pin was taken and the tag seen afterwards by `new`; it lasts until drop.
-        unsafe { self.memory.published_bytes(self.pfn) }
+        unsafe { self.memory.published_bytes(self.pfn, self.tag) }
     }
 }
 

@@ -10,6 +10,10 @@
 //! | no | another | published under that tag | any borrower, to read |
 //! | no | 0 | latched (module `latched`) | holders of its latch |
 //!
+//! A *large frame* is 2^order neighbours that have one right: the tag and the latch of the first,
+//! which is its number. A tag, and a latched frame's key, encode the order (module `token`), so
+//! that the number of bytes is known with them.
+//!
 //! ```text
 //! free --claim--> owned --publish(tag)--> published --retract(tag)--> owned --surrender--> free
 //! ```
@@ -36,11 +40,11 @@ use super::barrier::Barrier;
 use super::free::FreeMap;
 use super::reservation::{MapError, Reservation, memory_of_machine};
 use super::seat::{Seat, Seats};
-use super::token::{MemoryId, Token};
+use super::token::{MemoryId, Origin, Token, order_of};
 use super::words::zeroed;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{Latch, LatchQueues};
-use crate::units::{PAGE_SIZE, Pages, Pfn};
+use crate::units::{Order, Pages, Pfn};
 
 /// Tag of a frame that is not published.
 const UNPUBLISHED: u64 = 0;
@@ -74,11 +78,12 @@ pub struct FrameMemory {
     pub(super) latch_queues: LatchQueues,
 }
 
-/// The exclusive right to one frame's bytes. Must be surrendered or published, never dropped.
+/// The exclusive right to one frame's bytes, or to those of 2^order neighbours, a *large frame*,
+/// which is named by its first. Must be surrendered or published, never dropped.
 #[must_use = "a frame that is dropped is lost"]
 pub struct Frame {
     pfn: Pfn,
-    memory: MemoryId,
+    origin: Origin,
 }
 
 /// Result of [`FrameMemory::retract`].
@@ -181,8 +186,9 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// When the frame belongs to another memory.
+    /// When the frame belongs to another memory, or is a large one.
     pub fn surrender(&self, frame: Frame) -> Pfn {
+        assert_eq!(frame.order(), Order::ZERO, "{frame:?} is freed as a block");
         let pfn = self.redeem(frame);
         self.free.put_all(&[pfn]);
         pfn
@@ -192,10 +198,11 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// When `tag` is 0, which marks frames that are not published, or when the frame belongs to
-    /// another memory.
+    /// When `tag` is 0, which marks frames that are not published, or of another order than the
+    /// frame, or when the frame belongs to another memory.
     pub fn publish(&self, frame: Frame, tag: u64) -> Pfn {
         assert!(is_tag(tag), "{tag} cannot be a tag");
+        assert_eq!(order_of(tag), frame.order(), "{tag} is no tag of {frame:?}");
         let pfn = self.redeem(frame);
         // Release. Pairs with: the acquire load of `has_tag`, so that a borrower sees the bytes
         // that the owner wrote.
@@ -247,8 +254,8 @@ impl FrameMemory {
                 self.put_back(pfn, tag);
                 out.borrowed.push(pfn);
             } else {
-                let memory = self.id;
-                out.frames.push(Frame { pfn, memory });
+                let origin = Origin::new(self.id, order_of(tag));
+                out.frames.push(Frame { pfn, origin });
             }
         }
     }
@@ -311,48 +318,47 @@ impl FrameMemory {
     /// after that, before this is called; it stays so for as long as the bytes are borrowed. A
     /// frame that does not exist need not be.
     #[inline(always)]
-    pub(super) unsafe fn bytes_under(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+    pub(super) unsafe fn bytes_under(&self, pfn: Pfn, tag: u64) -> Option<&[u8]> {
         if !self.has_tag(pfn, tag) {
             return None;
         }
         // SAFETY: the frame has a word for its tag, so it is in the reservation, which has as many
         // frames as there are tags.
-        let bytes = unsafe { self.reservation.frame_ptr_unchecked(pfn) };
-        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its tag was seen
-        // after it was announced or pinned and a barrier was passed: a thread that takes the tag
-        // from now on finds that and does not own the frame (module header), so no thread writes
-        // it.
-        Some(unsafe { bytes.cast::<[u8; PAGE_SIZE]>().as_ref() })
+        let first = unsafe { self.reservation.frame_ptr_unchecked(pfn) };
+        // SAFETY: the frame, of its tag's order, lies in the reservation, which `self` keeps
+        // mapped; its tag was seen after it was announced or pinned and a barrier was passed: a
+        // thread that takes the tag from now on finds that and does not own the frame (module
+        // header), so no thread writes it.
+        Some(unsafe { std::slice::from_raw_parts(first.as_ptr(), order_of(tag).size()) })
     }
 
-    /// Returns the bytes of a frame that the caller keeps published.
+    /// Returns the bytes of a frame that the caller keeps published under `tag`.
     ///
     /// # Safety
     ///
-    /// For as long as the bytes are borrowed, the frame is published: announced in a seat or
-    /// pinned, and its tag seen afterwards.
+    /// For as long as the bytes are borrowed, the frame is published under `tag`: announced in a
+    /// seat or pinned, and its tag seen afterwards.
     #[inline]
-    pub(super) unsafe fn published_bytes(&self, pfn: Pfn) -> &[u8; PAGE_SIZE] {
-        let bytes = self.reservation.frame_ptr(pfn).cast::<[u8; PAGE_SIZE]>();
-        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; the caller keeps it
-        // published, and no thread writes a published frame.
-        unsafe { bytes.as_ref() }
+    pub(super) unsafe fn published_bytes(&self, pfn: Pfn, tag: u64) -> &[u8] {
+        let first = self.reservation.frame_ptr(pfn);
+        // SAFETY: the frame, of its tag's order, lies in the reservation, which `self` keeps
+        // mapped; the caller keeps it published, and no thread writes a published frame.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), order_of(tag).size()) }
     }
 
-    /// Returns the bytes of an owned frame.
+    /// Returns the bytes of an owned frame: one page, or more of a large one.
     ///
     /// # Panics
     ///
     /// When the frame belongs to another memory.
     #[must_use]
     #[inline]
-    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.check(frame);
         let first = self.reservation.frame_ptr(frame.pfn);
-        let bytes = first.cast::<[u8; PAGE_SIZE]>();
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
         // borrowed for as long as the bytes are, so no thread can write them.
-        unsafe { bytes.as_ref() }
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), frame.order().size()) }
     }
 
     /// Returns the bytes of an owned frame for writing.
@@ -362,16 +368,15 @@ impl FrameMemory {
     /// When the frame belongs to another memory.
     #[must_use]
     #[inline]
-    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.check(frame);
         let first = self.reservation.frame_ptr(frame.pfn);
-        let mut bytes = first.cast::<[u8; PAGE_SIZE]>();
         // Release. Pairs with: the fence of an optimistic read, of a page that was latched in this
         // frame before (`Latch::is_unchanged`): it sees a write only if it sees that the page left.
         fence(Ordering::Release);
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
         // borrowed exclusively for as long as the bytes are.
-        unsafe { bytes.as_mut() }
+        unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), frame.order().size()) }
     }
 
     /// Returns an owned frame's memory to the system; the frame reads as zeros afterwards.
@@ -386,12 +391,13 @@ impl FrameMemory {
     pub fn decommit(&self, frame: &mut Frame) {
         self.check(frame);
         // SAFETY: the frame's only token is borrowed exclusively.
-        unsafe { self.reservation.release(frame.pfn, Pages(1)) }
+        unsafe { self.reservation.release(frame.pfn, frame.order().pages()) }
     }
 
     #[inline]
     pub(super) fn check(&self, frame: &Frame) {
-        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
+        let memory = frame.origin.memory();
+        assert_eq!(memory, self.id, "{} is of another memory", frame.pfn);
     }
 
     /// Takes a seat, from which one reader at a time borrows. `None` when all are taken (4,096 of
@@ -399,6 +405,12 @@ impl FrameMemory {
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
         self.seats.take()
+    }
+
+    /// Returns whether a frame is free at this moment.
+    #[must_use]
+    pub fn is_free(&self, pfn: Pfn) -> bool {
+        self.free.has(pfn)
     }
 
     /// Returns the number of free frames at this moment; exact when quiescent.
@@ -413,7 +425,7 @@ impl FrameMemory {
 
     /// Ends a token: its right passes to the caller.
     pub(super) fn redeem(&self, frame: Frame) -> Pfn {
-        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
+        self.check(&frame);
         // Relaxed: only the token's holder may change the word now.
         debug_assert_eq!(
             self.tags[frame.pfn.index()].load(Ordering::Relaxed),
@@ -500,23 +512,46 @@ impl Frame {
     pub(crate) const fn pfn(&self) -> Pfn {
         self.pfn
     }
+
+    /// Returns the frame's order: 0 unless it is a large one.
+    #[must_use]
+    #[inline(always)]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn order(&self) -> Order {
+        self.origin.order()
+    }
 }
 
 impl Frame {
+    pub(super) const fn memory(&self) -> MemoryId {
+        self.origin.memory()
+    }
+
     /// Creates the token of a frame.
     ///
     /// # Safety
     ///
     /// The frame of `memory` is owned, and there is no other token of it.
     pub(super) const unsafe fn owned(pfn: Pfn, memory: MemoryId) -> Self {
-        Self { pfn, memory }
+        let origin = Origin::of_single(memory);
+        Self { pfn, origin }
+    }
+
+    /// Creates the token of a large frame.
+    ///
+    /// # Safety
+    ///
+    /// As [`owned`](Self::owned), for each of the 2^order frames.
+    pub(super) unsafe fn owned_of_order(pfn: Pfn, memory: MemoryId, order: Order) -> Self {
+        let origin = Origin::new(memory, order);
+        Self { pfn, origin }
     }
 }
 
 /// Out of line, by value, so that `redeem` keeps the token in registers.
 #[cold]
 fn is_foreign(pfn: Pfn) -> ! {
-    panic!("{pfn} is of another memory");
+    panic!("{pfn} is of another memory, or a large frame");
 }
 
 impl Token for Frame {
@@ -524,9 +559,9 @@ impl Token for Frame {
 
     #[inline]
     fn into_raw(self, home: MemoryId) -> u32 {
-        let (pfn, memory) = (self.pfn, self.memory);
+        let (pfn, origin) = (self.pfn, self.origin);
         std::mem::forget(self);
-        if memory != home {
+        if origin != Origin::of_single(home) {
             is_foreign(pfn);
         }
         pfn.0
@@ -545,7 +580,10 @@ impl Token for Frame {
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frame({})", self.pfn)
+        match self.order() {
+            Order::ZERO => write!(f, "Frame({})", self.pfn),
+            order => write!(f, "Frame({}, order {})", self.pfn, order.get()),
+        }
     }
 }
 

@@ -79,6 +79,13 @@ impl FreeMap {
         for_each_word(first, order, |word, bits| self.put(word, bits));
     }
 
+    /// Returns whether a frame is free at this moment.
+    pub(super) fn has(&self, pfn: Pfn) -> bool {
+        // Relaxed: a thread that takes it looks again.
+        let word = self.words[pfn.index() / BITS as usize].load(Ordering::Relaxed);
+        word >> (pfn.0 % BITS) & 1 == 1
+    }
+
     /// Returns the number of free frames; exact when quiescent.
     pub(super) fn count(&self) -> Pages {
         // Relaxed: a count for checks in quiescence.

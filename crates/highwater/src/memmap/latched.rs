@@ -16,11 +16,12 @@ use std::ptr::NonNull;
 
 use super::frames::{Frame, FrameMemory};
 use super::racy;
+use super::token::order_of;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{
     HeldLatch, Latch, LatchMode, LatchWait, LatchedData, LockClass, Rank, Seen, Untaken,
 };
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::units::{Order, Pfn};
 
 /// Class of every frame's latch.
 pub static LATCH_LOCK: LockClass = LockClass::new("latch", Rank::Latch);
@@ -29,6 +30,7 @@ pub static LATCH_LOCK: LockClass = LockClass::new("latch", Rank::Latch);
 pub struct FrameRead<'m> {
     memory: &'m FrameMemory,
     pfn: Pfn,
+    order: Order,
     held: HeldLatch,
 }
 
@@ -46,6 +48,7 @@ pub struct FrameWrite<'m> {
 pub struct Glimpse<'m> {
     memory: &'m FrameMemory,
     pfn: Pfn,
+    order: Order,
     seen: Seen,
 }
 
@@ -54,8 +57,9 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// When the frame belongs to another memory.
+    /// When the frame belongs to another memory, or `key` is of another order.
     pub fn put_latched(&self, frame: Frame, key: u64) -> Pfn {
+        assert_eq!(order_of(key), frame.order(), "{key} is no key of {frame:?}");
         let pfn = self.redeem(frame);
         let (latch, word) = self.slot(pfn);
         // Relaxed: `put` publishes it.
@@ -88,6 +92,7 @@ impl FrameMemory {
         let read = FrameRead {
             memory: self,
             pfn,
+            order: order_of(key),
             held: HeldLatch::note(latch),
         };
         // Relaxed: the latch orders it.
@@ -123,14 +128,18 @@ impl FrameMemory {
 
     /// Wraps an exclusive hold that this thread has just got.
     fn excluded(&self, pfn: Pfn) -> FrameWrite<'_> {
-        // SAFETY: the frame is latched, so that no token of it exists, and this thread is the only
-        // holder of the latch. `FrameWrite` forgets the token, or ends the latch.
-        let frame = unsafe { Frame::owned(pfn, self.id) };
+        let (latch, word) = self.slot(pfn);
+        // Relaxed: the latch orders it.
+        let order = order_of(word.load(Ordering::Relaxed));
+        // SAFETY: the frame is latched under a key of this order, so that no token of it exists,
+        // and this thread is the only holder of the latch. `FrameWrite` forgets the token, or ends
+        // the latch.
+        let frame = unsafe { Frame::owned_of_order(pfn, self.id, order) };
         FrameWrite {
             memory: self,
             frame: ManuallyDrop::new(frame),
             data: LatchedData::Unchanged,
-            held: HeldLatch::note(&self.slot(pfn).0),
+            held: HeldLatch::note(latch),
         }
     }
 
@@ -139,8 +148,13 @@ impl FrameMemory {
     #[cold]
     pub fn share_later(&self, pfn: Pfn, key: u64) -> Option<FrameRead<'_>> {
         let held = self.wait(pfn, key, LatchMode::Shared)?;
-        let memory = self;
-        Some(FrameRead { memory, pfn, held }).filter(|_| self.has_key(pfn, key))
+        let read = FrameRead {
+            memory: self,
+            pfn,
+            order: order_of(key),
+            held,
+        };
+        Some(read).filter(|_| self.has_key(pfn, key))
     }
 
     /// As [`try_exclude`](Self::try_exclude), but waits for other holders; the page stays in the
@@ -195,15 +209,16 @@ impl FrameMemory {
         (word.load(Ordering::Relaxed) == key).then_some(Glimpse {
             memory: self,
             pfn,
+            order: order_of(key),
             seen,
         })
     }
 
     #[inline(always)]
-    fn latched_ptr(&self, pfn: Pfn) -> NonNull<[u8; PAGE_SIZE]> {
+    fn latched_ptr(&self, pfn: Pfn) -> NonNull<u8> {
         debug_assert!(pfn.index() < self.latches.len());
         // SAFETY: the frame has a latch, so it is in the reservation, which has as many frames.
-        unsafe { self.reservation.frame_ptr_unchecked(pfn) }.cast()
+        unsafe { self.reservation.frame_ptr_unchecked(pfn) }
     }
 }
 
@@ -211,10 +226,11 @@ impl<'m> FrameRead<'m> {
     /// Returns the bytes.
     #[inline]
     #[must_use]
-    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
-        // SAFETY: the frame lies in the reservation, which `memory` keeps mapped; while it is held
-        // shared no thread has its token, nor gets it.
-        unsafe { self.memory.latched_ptr(self.pfn).as_ref() }
+    pub fn bytes(&self) -> &[u8] {
+        let first = self.memory.latched_ptr(self.pfn);
+        // SAFETY: the frame, of its key's order, lies in the reservation, which `memory` keeps
+        // mapped; while it is held shared no thread has its token, nor gets it.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), self.order.size()) }
     }
 
     /// Returns the frame's number.
@@ -293,7 +309,7 @@ impl<'m> FrameWrite<'m> {
 
     /// Turns it into a shared hold.
     pub fn downgrade(self) -> FrameRead<'m> {
-        let (memory, pfn) = (self.memory, self.frame.pfn());
+        let (memory, pfn, order) = (self.memory, self.frame.pfn(), self.frame.order());
         let (latch, _) = memory.slot(pfn);
         latch.downgrade(self.data, &memory.latch_queues, pfn.index());
         let mut write = ManuallyDrop::new(self);
@@ -302,6 +318,7 @@ impl<'m> FrameWrite<'m> {
         FrameRead {
             memory,
             pfn,
+            order,
             held: HeldLatch::note(latch),
         }
     }
@@ -330,10 +347,12 @@ impl<'m> Glimpse<'m> {
     /// When they are not all within the page.
     #[inline(always)]
     pub fn copy_to(&self, offset: usize, into: &mut [u8]) {
-        let fits = into.len() <= PAGE_SIZE && offset <= PAGE_SIZE - into.len();
+        let len = self.order.size();
+        let fits = into.len() <= len && offset <= len - into.len();
         assert!(fits, "{} bytes from {offset} of a page", into.len());
-        let page = self.memory.latched_ptr(self.pfn).cast::<u8>();
-        // SAFETY: the offset is within the frame.
+        let page = self.memory.latched_ptr(self.pfn);
+        // SAFETY: the offset is within the frame, which was latched under a key of its order. Its
+        // frames may be others' by now, but stay mapped.
         let from = unsafe { page.add(offset) };
         // SAFETY: the bytes lie in the frame, which stays mapped as long as the memory exists.
         unsafe { racy::copy(from, into) }

@@ -5,7 +5,8 @@
 //! - [`FrameMemory`] cuts a reservation into frames and keeps one rule about their bytes: at any
 //!   moment a frame is *free* (no access), *owned* (only the holder of its [`Frame`] token reads
 //!   and writes), or *published* under a tag (any thread may read, none may write). A [`Block`] is
-//!   the right to 2^order neighbouring frames at once.
+//!   the right to 2^order neighbouring frames at once, and a large [`Frame`] such a block that can
+//!   be published as one.
 //! - [`Reader`] borrows the bytes of published frames by hazard pointers, without a store to shared
 //!   memory; before a published frame is owned again, [`FrameMemory::retract`] checks for borrowers
 //!   without blocking: it reports the frames that are still borrowed.
@@ -64,7 +65,7 @@ pub use reservation::{MapError, Reservation};
 pub(crate) use ring::{Bell, FrameRing};
 pub use seat::Seat;
 pub use token::MemoryId;
-pub(crate) use token::Token;
+pub(crate) use token::{ORDER_BITS, TAG_LARGE, TAG_ORDER_SHIFT, Token, order_of_bits};
 pub(crate) use vectored::{read_vectored_at, write_vectored_at};
 pub use words::{Zeroable, zeroed};
 

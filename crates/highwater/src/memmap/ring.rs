@@ -22,7 +22,6 @@ use io_uring::{IoUring, opcode, types};
 use super::done::{Broken, Done};
 use super::frames::{Frame, FrameMemory};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
-use crate::units::PAGE_SIZE;
 
 static SLOTS_LOCK: LockClass = LockClass::new("ring slots", Rank::Leaf);
 static SUBMISSION_LOCK: LockClass = LockClass::new("ring submission", Rank::Leaf);
@@ -123,13 +122,13 @@ impl<T> FrameRing<T> {
         };
         let file = types::Fd(file.as_raw_fd());
         let (entry, iovecs) = if let [only] = &frames[..] {
-            let len = u32::try_from(PAGE_SIZE).expect("a page is small");
+            let len = u32::try_from(only.order().size()).expect("a page is small");
             let entry = opcode::Read::new(file, at(only), len).offset(offset);
             (entry.build(), Iovecs::default())
         } else {
-            let iovec = |frame| libc::iovec {
+            let iovec = |frame: &Frame| libc::iovec {
                 iov_base: at(frame).cast(),
-                iov_len: PAGE_SIZE,
+                iov_len: frame.order().size(),
             };
             let iovecs = Iovecs(frames.iter().map(iovec).collect());
             let count = u32::try_from(iovecs.0.len()).expect("fewer than 2^32 frames");

@@ -129,7 +129,7 @@ impl Area {
         let is_old = |one: Addition<'_>| {
             // Acquire. Pairs with the commits of other sequences, and with stores of other CPUs.
             let gate = one.to.station.load(Ordering::Acquire);
-            gate == cpu.into() && one.to.word.load(Ordering::Acquire) == one.old
+            gate == u64::from(cpu) && one.to.word.load(Ordering::Acquire) == one.old
         };
         let store = |one: Addition<'_>, value: u64| {
             // Release. Pairs with the loads of other threads.

@@ -71,7 +71,9 @@ pub struct Outcome {
     pub priority: u32,
     /// Pages scanned on inactive lists.
     pub nr_scanned: u64,
-    /// Pages freed.
+    /// Pages evicted.
+    pub nr_evicted: u64,
+    /// Frames freed: as many as pages, or more if some are larger than 4 KiB.
     pub nr_reclaimed: u64,
     /// Visits to groups. Small groups give pages in some of them only.
     pub nr_visits: u64,

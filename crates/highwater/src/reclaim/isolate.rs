@@ -27,7 +27,7 @@ use crate::cache::{EvictBatch, FileId, PageCache, PageFlag, PageKey, RmapAccess}
 use crate::group::GroupTree;
 use crate::sync::Arc;
 use crate::sync::atomic::{Ordering, fence};
-use crate::units::Pfn;
+use crate::units::{Pages, Pfn};
 
 /// Pages that are evicted together.
 const CLUSTER_MAX: usize = 32;
@@ -106,6 +106,21 @@ impl Reclaim {
     /// Evicts those of `pages` that are clean and not pinned or latched, clearing their mappings;
     /// leaves no shadows. Returns true if none of them is left in its frame. No rmap lock is held.
     pub fn evict_pages(&self, pages: &[(Pfn, PageKey)]) -> bool {
+        self.evict_named(pages, RmapAccess::Wait, |_| false)
+    }
+
+    /// As [`evict_pages`](Self::evict_pages), except for pages that a locked mapping has; does not
+    /// wait for rmap locks.
+    pub fn evict_unlocked(&self, pages: &[(Pfn, PageKey)]) -> bool {
+        self.evict_named(pages, RmapAccess::Snapshot, |pfn| self.cache.is_locked(pfn))
+    }
+
+    fn evict_named(
+        &self,
+        pages: &[(Pfn, PageKey)],
+        access: RmapAccess,
+        stays: impl Fn(Pfn) -> bool,
+    ) -> bool {
         self.drain_batches();
         let mut batch = EvictBatch::default();
         let mut is_empty = true;
@@ -113,13 +128,17 @@ impl Reclaim {
             let mut isolated = Vec::with_capacity(cluster.len());
             for &(pfn, key) in cluster {
                 match self.lruvecs.isolate_named(&self.cache, pfn, key) {
+                    Some(page) if stays(pfn) => {
+                        is_empty = false;
+                        self.lruvecs.put_back(&self.cache, &self.groups, page);
+                    }
                     Some(page) => isolated.push(page),
                     None => is_empty &= self.cache.key_of(pfn) != Some(key),
                 }
             }
             let pfns: Vec<Pfn> = isolated.iter().map(|page| page.pfn).collect();
             for &pfn in &pfns {
-                self.cache.unmap_page(pfn, RmapAccess::Wait);
+                self.cache.unmap_page(pfn, access);
             }
             self.cache.evict(&pfns, &mut batch);
             is_empty &= batch.kept.is_empty();
@@ -128,8 +147,8 @@ impl Reclaim {
         is_empty
     }
 
-    /// Frees the evicted pages of `isolated` and puts the others back; returns the number freed.
-    pub(super) fn settle(&self, isolated: Vec<Isolated>, batch: &mut EvictBatch) -> u64 {
+    /// Frees the evicted pages of `isolated` and puts the others back; returns the frames freed.
+    pub(super) fn settle(&self, isolated: Vec<Isolated>, batch: &mut EvictBatch) -> Pages {
         let is_kept = |page: &Isolated| batch.kept.iter().any(|(kept, _)| *kept == page.pfn);
         let (kept, evicted): (Vec<_>, Vec<_>) = isolated.into_iter().partition(is_kept);
         for page in kept {

@@ -5,16 +5,19 @@
 //! lruvec lock.
 //!
 //! Invariant: a link's `list` names the list that the frame is on; none means isolated, in an add
-//! batch, or not a page. Lengths are the number of links on each list.
+//! batch, or not a page. Lengths are the number of links on each list. A page counts once whatever
+//! its size; the number of frames is kept beside, for statistics in amounts of memory.
 
 use super::recency::Recency;
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use crate::units::{Pages, Pfn};
+use crate::units::{Order, Pages, Pfn};
 
 const NIL: u32 = u32::MAX;
-/// Word of a link that is on no list; others are the list's number plus one.
+/// Word of a link that is on no list; others are the list's number plus one, and the order of the
+/// page's frame above.
 const UNLISTED: u8 = 0;
+const ORDER_SHIFT: u32 = 4;
 
 /// Backing of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,12 +156,13 @@ impl LruList {
 
     /// Returns the list that a link's word names.
     fn of_word(word: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(word).checked_sub(1)?).copied()
+        let number = word & ((1 << ORDER_SHIFT) - 1);
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
     /// Returns the word that [`of_word`](Self::of_word) decodes.
-    const fn word(self) -> u8 {
-        self as u8 + 1
+    const fn word(self, order: Order) -> u8 {
+        (self as u8 + 1) | (order.get() << ORDER_SHIFT)
     }
 }
 
@@ -185,6 +189,7 @@ struct List {
     head: u32,
     tail: u32,
     len: u64,
+    frames: u64,
 }
 
 impl Default for List {
@@ -193,6 +198,7 @@ impl Default for List {
             head: NIL,
             tail: NIL,
             len: 0,
+            frames: 0,
         }
     }
 }
@@ -200,6 +206,11 @@ impl Default for List {
 impl Lists {
     pub(super) fn len(&self, list: LruList) -> u64 {
         self.lists[list as usize].len
+    }
+
+    /// Returns the number of frames that hold the pages of a list.
+    pub(super) fn frames(&self, list: LruList) -> u64 {
+        self.lists[list as usize].frames
     }
 
     /// Returns the length of both lists of a type.
@@ -246,11 +257,12 @@ impl Links {
         LruList::of_word(self.0[pfn.index()].2.load(Ordering::Relaxed))
     }
 
-    pub(super) fn push_head(&self, lists: &mut Lists, pfn: Pfn, to: LruList) {
+    /// Puts a page, whose frame is of `order`, at the head.
+    pub(super) fn push_head(&self, lists: &mut Lists, pfn: Pfn, to: LruList, order: Order) {
         let (next, prev, word) = &self.0[pfn.index()];
         assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
         let list = &mut lists.lists[to as usize];
-        word.store(to.word(), Ordering::Relaxed);
+        word.store(to.word(order), Ordering::Relaxed);
         prev.store(NIL, Ordering::Relaxed);
         next.store(list.head, Ordering::Relaxed);
         match self.prev(list.head) {
@@ -259,14 +271,15 @@ impl Links {
         }
         list.head = pfn.0;
         list.len += 1;
+        list.frames += order.pages().0;
     }
 
     /// Puts a page at the tail, which reclaim scans first.
-    pub(super) fn push_tail(&self, lists: &mut Lists, pfn: Pfn, to: LruList) {
+    pub(super) fn push_tail(&self, lists: &mut Lists, pfn: Pfn, to: LruList, order: Order) {
         let (next, prev, word) = &self.0[pfn.index()];
         assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
         let list = &mut lists.lists[to as usize];
-        word.store(to.word(), Ordering::Relaxed);
+        word.store(to.word(order), Ordering::Relaxed);
         next.store(NIL, Ordering::Relaxed);
         prev.store(list.tail, Ordering::Relaxed);
         match self.next(list.tail) {
@@ -275,6 +288,7 @@ impl Links {
         }
         list.tail = pfn.0;
         list.len += 1;
+        list.frames += order.pages().0;
     }
 
     pub(super) fn pop_tail(&self, lists: &mut Lists, from: LruList) -> Option<Pfn> {
@@ -305,24 +319,27 @@ impl Links {
             Some(before_next) => before_next.store(prev, Ordering::Relaxed),
             None => list.tail = prev,
         }
+        let order = word.load(Ordering::Relaxed) >> ORDER_SHIFT;
         word.store(UNLISTED, Ordering::Relaxed);
         list.len -= 1;
+        list.frames -= 1 << order;
     }
 
     /// Checks one list, and calls `look` with each page on it.
     pub(super) fn check(&self, lists: &Lists, id: LruList, mut look: impl FnMut(Pfn)) {
         let list = &lists.lists[id as usize];
-        let (mut at, mut prev, mut len) = (list.head, NIL, 0);
+        let (mut at, mut prev, mut len, mut frames) = (list.head, NIL, 0, 0);
         while at != NIL {
-            let (next, before, _) = &self.0[at as usize];
+            let (next, before, word) = &self.0[at as usize];
             assert_eq!(self.list_of(Pfn(at)), Some(id), "F{at}");
             assert_eq!(before.load(Ordering::Relaxed), prev, "F{at}");
             look(Pfn(at));
+            frames += 1 << (word.load(Ordering::Relaxed) >> ORDER_SHIFT);
             (prev, at, len) = (at, next.load(Ordering::Relaxed), len + 1);
         }
         assert_eq!(
-            (list.tail, list.len),
-            (prev, len),
+            (list.tail, list.len, list.frames),
+            (prev, len, frames),
             "tail and length of {id:?}"
         );
     }

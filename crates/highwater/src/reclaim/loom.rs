@@ -327,7 +327,7 @@ struct Dirty {
 impl Dirty {
     fn new() -> Self {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
-        let (regime) = (Regime::Atomic);
+        let regime = Regime::Atomic;
         let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), regime);
         let file = cache.open(Arc::new(Nothing), Access::ReadWrite).unwrap();
         let groups = GroupTree::with_regime(regime, 1);

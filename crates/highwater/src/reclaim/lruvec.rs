@@ -40,6 +40,8 @@ pub(super) struct Lruvec {
     lists: Mutex<Lists>,
     /// Written by: holders of the lists' lock. Read by: any thread. Publishes: nothing.
     sizes: [AtomicU64; LruList::COUNT],
+    /// The frames of the pages on each list. As `sizes`.
+    frames: [AtomicU64; LruList::COUNT],
     /// Sums over the group and its descendants. As `sizes`.
     subtree_sizes: [AtomicU64; LruList::COUNT],
     /// Evictions for a shortage in the group, and activations in it and below it: the clock of
@@ -88,6 +90,7 @@ impl Lruvec {
             parent,
             lists: Mutex::new(&LRUVEC_LOCK, Lists::default()),
             sizes: Default::default(),
+            frames: Default::default(),
             subtree_sizes: Default::default(),
             nonresident_age: AtomicU64::new(clock),
             nr_refaulted: Default::default(),
@@ -131,8 +134,14 @@ impl Lruvec {
         std::iter::successors(Some(self), |lruvec| lruvec.parent.as_deref())
     }
 
+    /// Returns the lengths of the lists: the number of pages, of any size.
     pub(super) fn sizes(&self) -> ListSizes {
         lengths(&self.sizes)
+    }
+
+    /// Returns the number of frames that hold the pages of each list.
+    pub(super) fn frames(&self) -> ListSizes {
+        lengths(&self.frames)
     }
 
     /// Returns the lengths of the lists of the group and its descendants.
@@ -313,9 +322,14 @@ impl Lruvec {
                     // Relaxed: each change is added once.
                     sum.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
                 }
+            }
+            let (size, frames) = (&self.frames[list as usize], lists.frames(list));
+            let before = size.load(Ordering::Relaxed);
+            if before != frames {
+                size.store(frames, Ordering::Relaxed);
                 // In a model, groups count one thing only.
                 if !cfg!(loom) {
-                    let change = signed(len) - signed(before);
+                    let change = signed(frames) - signed(before);
                     self.group.add_stat(LIST_ITEMS[list as usize], change);
                 }
             }

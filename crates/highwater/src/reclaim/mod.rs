@@ -376,19 +376,19 @@ impl Reclaim {
         self.batches.drain_all(|batch| self.spill(batch))
     }
 
-    /// Returns the pages on the lists of a group itself; none if it was removed. Excludes those in
-    /// [batches](Self::drain_batches).
+    /// Returns the pages, in frames, on the lists of a group itself; none if it was removed.
+    /// Excludes those in [batches](Self::drain_batches).
     #[must_use]
     pub fn list_sizes(&self, group: &GroupNode) -> ListSizes {
         self.lruvecs
             .of(group)
-            .map_or_else(ListSizes::default, |lruvec| lruvec.sizes())
+            .map_or_else(ListSizes::default, |lruvec| lruvec.frames())
     }
 
-    /// Returns the pages on all lists.
+    /// Returns the pages on all lists, in frames.
     #[must_use]
     pub fn total_sizes(&self) -> ListSizes {
-        self.lruvecs.sizes_of(|_| true)
+        self.lruvecs.frames()
     }
 
     /// Returns the pages evicted so far from the lists of a group and its descendants: a measure of

@@ -11,10 +11,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::Reclaim;
 use super::control::ScanControl;
 use super::lruvec::Lruvec;
 use crate::group::{Depth, Exposure, GroupKey, GroupNode, GroupTree, Protection};
-use crate::units::Bytes;
+use crate::units::{Bytes, GroupId, Pages};
 
 /// The decision for a group's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +119,25 @@ impl<'a> Pass<'a> {
                 self.passed_over.insert(group.key());
                 Turn::PassOver
             }
+        }
+    }
+}
+
+impl Reclaim {
+    /// Returns whether a group may lose so many frames: those beyond its `min`.
+    pub fn exposes(&self, group: GroupId, frames: Pages) -> bool {
+        if !self.groups.has_protection() {
+            return true;
+        }
+        // A removed group has passed its pages on.
+        let Some(group) = self.groups.get(group) else {
+            return true;
+        };
+        let protection = group.protection_below(&self.groups.root());
+        let usage = usage_beside(&group, protection.min);
+        match protection.exposure(usage, Depth::AboveMin) {
+            Exposure::Exposed(exposed) => protection == Protection::NONE || exposed >= frames,
+            _ => false,
         }
     }
 }

@@ -165,9 +165,10 @@ impl Reclaim {
             }
         };
         self.cache.evict_leaving(&candidates, &mut batch, note);
-        let freed = self.settle(isolated, &mut batch);
-        self.rmap_stats.settled.add(freed);
-        freed
+        let evicted = batch.evicted.len() as u64;
+        self.settle(isolated, &mut batch);
+        self.rmap_stats.settled.add(evicted);
+        evicted
     }
 
     /// Counts a page that is evicted on behalf of the reclaimer that deferred it, which has counted

@@ -32,7 +32,7 @@ use super::sizes::ListSizes;
 use super::{LruvecRef, Reclaim};
 use crate::group::{StatItem, Tolerance};
 use crate::sync::atomic::Ordering;
-use crate::units::Pages;
+use crate::units::{Order, Pages};
 
 /// Under the kernel's policy, direct reclaim completes a round only up to this part of the pool.
 /// Chosen: pages freed beyond the goal are idle, and small pools have no memory for that.
@@ -81,10 +81,10 @@ impl Reclaim {
             self.scan_lists(&mut scan);
         }
         debug_assert!(
-            scan.outcome.nr_reclaimed <= scan.outcome.nr_scanned,
-            "nothing is freed that was not scanned"
+            scan.outcome.nr_evicted <= scan.outcome.nr_scanned,
+            "nothing is evicted that was not scanned"
         );
-        self.note_efficiency(scan.outcome.nr_reclaimed, scan.outcome.nr_scanned);
+        self.note_efficiency(scan.outcome.nr_evicted, scan.outcome.nr_scanned);
         if let Some(home) = self.lruvecs.of(control.target) {
             home.see_refaults();
         }
@@ -108,7 +108,10 @@ impl Reclaim {
         let Some(home) = self.lruvecs.of(control.target) else {
             return true;
         };
-        let pages = home.subtree_sizes().of_type(PageType::File).0;
+        let sizes = match self.cache.order_max() {
+            Order::ZERO => home.subtree_sizes(),
+            _ => self.lruvecs.frames_below(control.target),
+        };
         let dirty = match control.is_pool_wide() {
             true => self.cache.nr_dirty().0,
             // Any staleness: a hint.
@@ -120,7 +123,7 @@ impl Reclaim {
                 u64::try_from(read.value).unwrap_or(0)
             }
         };
-        dirty > pages / 2
+        dirty > sizes.of_type(PageType::File).0 / 2
     }
 
     /// Returns whether something is left that the pass has not scanned.
@@ -162,19 +165,19 @@ impl Reclaim {
         let first = first.unwrap_or_else(|| self.first_priority());
         let mut priority = first;
         loop {
-            let (scanned, reclaimed) = (scan.outcome.nr_scanned, scan.outcome.nr_reclaimed);
+            let (scanned, evicted) = (scan.outcome.nr_scanned, scan.outcome.nr_evicted);
             scan.outcome.priority = priority;
             self.scan_round(scan, PassPriority { priority, first });
             if self.has_enough(scan) {
                 return;
             }
-            let (scanned, reclaimed) = (
+            let (scanned, evicted) = (
                 scan.outcome.nr_scanned - scanned,
-                scan.outcome.nr_reclaimed - reclaimed,
+                scan.outcome.nr_evicted - evicted,
             );
-            debug_assert!(reclaimed <= scanned, "{reclaimed} pages freed of {scanned}");
+            debug_assert!(evicted <= scanned, "{evicted} pages evicted of {scanned}");
             // Terminates: each such round frees a part of the pages to free.
-            let gives = reclaimed > 0 && scanned >= self.pool.watermarks().high.0;
+            let gives = evicted > 0 && scanned >= self.pool.watermarks().high.0;
             if scan.control.actor == Actor::Background && gives {
                 continue;
             }

@@ -10,10 +10,10 @@ use super::lists::{LruList, PageType, Placement, Side};
 use super::order::ScanNotes;
 use super::policy::{EvictedBy, Fate, Look};
 use super::round::{Round, Scan, Scratch, Step};
-use super::stats::pages_item;
+use super::stats::{pages_item, signed};
 use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WrittenBack};
-use crate::units::{Bytes, Pfn};
+use crate::units::{Pages, Pfn};
 
 /// One list's part of a step.
 pub(super) struct Cluster<'a> {
@@ -59,7 +59,9 @@ impl Reclaim {
                 looked += if self.ages() && from == ScanFrom::List(Side::Active) {
                     self.age_list(&cluster, scan)
                 } else {
-                    cluster.count = count.min(exposed);
+                    // A page that might hold more frames than the group may give stays.
+                    let order = self.cache.order_max();
+                    cluster.count = count.min(exposed >> order.get());
                     self.shrink_list(&cluster, scan)
                 };
             }
@@ -203,13 +205,15 @@ impl Reclaim {
         self.lruvecs
             .note_seen(&self.cache, lruvec, page_type, &scratch.seen);
         scratch.seen.clear();
+        let evicted = scratch.evict.evicted.len() as u64;
         let freed = self.free_evicted(&mut scratch.evict);
         self.note_settled(cluster);
         scratch.evict.woken.wake();
-        lruvec.note_cost(page_type, scratch.nr_written, scanned - freed);
-        scan.outcome.nr_reclaimed += freed;
+        lruvec.note_cost(page_type, scratch.nr_written, scanned - evicted);
+        scan.outcome.nr_evicted += evicted;
+        scan.outcome.nr_reclaimed += freed.0;
         self.stats
-            .count_freed(lruvec.group(), scan.control.account(), page_type, freed);
+            .count_freed(lruvec.group(), scan.control.account(), page_type, evicted);
         scanned
     }
 
@@ -428,14 +432,16 @@ impl Reclaim {
         }
     }
 
-    /// Uncharges and frees evicted pages. No lock is held.
-    pub(super) fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
-        let freed = batch.evicted.len() as u64;
+    /// Uncharges and frees evicted pages; returns the number of frames. No lock is held.
+    pub(super) fn free_evicted(&self, batch: &mut EvictBatch) -> Pages {
+        let mut freed = Pages::ZERO;
         for evicted in batch.evicted.drain(..) {
             let item = pages_item(evicted.key.file().kind());
-            self.groups.add_stat(evicted.group, item, -1);
-            self.groups.uncharge(evicted.group, Bytes::PAGE);
-            self.pool.free(evicted.frame);
+            let frames = evicted.frame.order().pages();
+            self.groups.add_stat(evicted.group, item, -signed(frames.0));
+            self.groups.uncharge(evicted.group, frames.bytes());
+            self.pool.free_of_page(evicted.frame);
+            freed += frames;
         }
         freed
     }

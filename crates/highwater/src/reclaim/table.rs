@@ -174,6 +174,20 @@ impl Lruvecs {
         self.sum_of(accept, Lruvec::sizes)
     }
 
+    /// Returns the frames of the pages on the lists of a group and its descendants.
+    ///
+    /// # Cost
+    ///
+    /// As [`sizes_of`](Self::sizes_of).
+    pub(super) fn frames_below(&self, target: &GroupNode) -> ListSizes {
+        self.sum_of(|lruvec| lruvec.is_in_subtree_of(target), Lruvec::frames)
+    }
+
+    /// Returns the frames of the pages on all lists.
+    pub(super) fn frames(&self) -> ListSizes {
+        self.sum_of(|_| true, Lruvec::frames)
+    }
+
     /// Returns the evictions so far from the lists of the groups that `accept` selects.
     pub(super) fn evictions_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
         self.sum_of(accept, Lruvec::nr_evicted)
@@ -250,7 +264,9 @@ impl Lruvecs {
         for (pfn, place) in pages {
             debug_assert_eq!(cache.group_of(pfn), lruvec.group().id(), "{pfn}");
             note_placement(cache, pfn, place);
-            self.links.push_head(&mut lists, pfn, list_for(cache, pfn));
+            let order = cache.order_of(pfn);
+            self.links
+                .push_head(&mut lists, pfn, list_for(cache, pfn), order);
             self.note_listed(cache, &mut lists, pfn);
         }
         lruvec.note_sizes(&lists);
@@ -340,7 +356,8 @@ impl Lruvecs {
             list_for(cache, pfn).is_active(),
             "{pfn} was on an inactive list"
         );
-        self.links.push_head(&mut lists, pfn, list_for(cache, pfn));
+        let (to, order) = (list_for(cache, pfn), cache.order_of(pfn));
+        self.links.push_head(&mut lists, pfn, to, order);
         lruvec.note_sizes(&lists);
         true
     }
@@ -364,7 +381,8 @@ impl Lruvecs {
         cache.clear_flag(pfn, PageFlag::Active);
         let to = list_for(cache, pfn);
         debug_assert!(!to.is_active(), "{pfn} is put at the tail of {to:?}");
-        self.links.push_tail(&mut lists, pfn, to);
+        self.links
+            .push_tail(&mut lists, pfn, to, cache.order_of(pfn));
         lruvec.note_sizes(&lists);
         true
     }
@@ -413,16 +431,19 @@ impl Lruvecs {
         &self,
         cache: &PageCache,
         removed: &GroupNode,
-        pages: impl ExactSizeIterator<Item = Pfn>,
+        pages: impl Iterator<Item = Pfn>,
     ) -> LruvecRef {
-        let count = Pages(pages.len() as u64).bytes();
+        let mut count = Pages::ZERO;
         let heir = self.heir_of(removed);
         // Before the charge is moved, which keeps the group alive: a thread that counts for the
         // group of a page finds an existing one.
-        pages.for_each(|pfn| cache.set_group(pfn, heir.group().id()));
+        pages.for_each(|pfn| {
+            cache.set_group(pfn, heir.group().id());
+            count += cache.order_of(pfn).pages();
+        });
         let mut from = removed.clone();
         while from != *heir.group() {
-            from.uncharge_to_parent(count);
+            from.uncharge_to_parent(count.bytes());
             from = from.parent().expect("the heir is above");
         }
         heir

@@ -329,6 +329,13 @@ impl Order {
     pub(crate) const fn pages(self) -> Pages {
         Pages(1 << self.0)
     }
+
+    /// Returns the number of bytes in a block of this order.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn size(self) -> usize {
+        PAGE_SIZE << self.0
+    }
 }
 
 macro_rules! index {

@@ -130,7 +130,7 @@ impl Walk<'_> {
 }
 
 /// Checks a page of the storage or of the file.
-fn is_page(page: u64, bytes: &[u8; 4096], seed: u64) {
+fn is_page(page: u64, bytes: &[u8], seed: u64) {
     let got = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     let is_right = got == page || got == word(page, 0);
     assert!(is_right, "seed {seed}: page {page} begins with {got}");

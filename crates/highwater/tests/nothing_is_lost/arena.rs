@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::units::GroupId;
+use fastrand::Rng;
+use highwater::units::{GroupId, PAGE_SIZE};
 use highwater::{Access, Backing, File, Manager, Mapping, Pages, Space, SyncError, WriteGate};
 
 use super::model::{Begins, Model};
@@ -43,7 +44,7 @@ impl Opened {
 
     fn of_memory(id: u32, file: File) -> Self {
         Self {
-            model: Arc::new(Model::new(id, file.pages() * 512, Begins::Empty)),
+            model: Arc::new(Model::new(id, file.pages() * 512, PAGE_SIZE, Begins::Empty)),
             storage: None,
             file,
             access: Access::ReadWrite,
@@ -182,4 +183,25 @@ pub(crate) struct Arena {
     /// The swap storage.
     pub(crate) swap: Arc<Disk>,
     pub(crate) wrongs: Arc<Wrongs>,
+    /// The largest page of a file.
+    pub(crate) page_max: PageMax,
+}
+
+/// Largest order of a file's pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageMax(pub(crate) u8);
+
+impl PageMax {
+    /// Returns the storage of a file of up to `pages` pages of some size.
+    pub(crate) fn storage(
+        self,
+        rng: &mut Rng,
+        id: u32,
+        words: u64,
+        wrongs: &Arc<Wrongs>,
+    ) -> Arc<Storage> {
+        let order = rng.u8(..=self.0);
+        let words = rng.u64(512..words) << order;
+        Storage::new(id, words, PAGE_SIZE << order, wrongs)
+    }
 }

@@ -13,9 +13,7 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use highwater::units::{PAGE_BYTES, PAGE_SIZE};
-
-pub(crate) type Bytes = [u8; PAGE_SIZE];
+pub(crate) type Bytes = [u8];
 
 /// Content of a page before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +29,7 @@ pub(crate) enum Begins {
 pub(crate) struct Model {
     id: u32,
     len: u64,
+    page_size: usize,
     begins: Begins,
     /// Raised by the holder of the page's latch for writing.
     versions: Vec<AtomicU32>,
@@ -40,15 +39,16 @@ pub(crate) struct Model {
 
 impl Model {
     /// Creates `words` words in as many pages as that takes, the last of them partial.
-    pub(crate) fn new(id: u32, words: u64, begins: Begins) -> Self {
+    pub(crate) fn new(id: u32, words: u64, page_size: usize, begins: Begins) -> Self {
         let len = words * 8;
         let none_written = || {
-            let pages = 0..len.div_ceil(PAGE_BYTES);
+            let pages = 0..len.div_ceil(page_size as u64);
             pages.map(|_| AtomicU32::new(0)).collect()
         };
         Self {
             id,
             len,
+            page_size,
             begins,
             versions: none_written(),
             settled: none_written(),
@@ -65,7 +65,12 @@ impl Model {
 
     /// Returns the number of bytes that the file has of a page.
     pub(crate) fn page_len(&self, page: u64) -> usize {
-        (self.len - page * PAGE_BYTES).min(PAGE_BYTES) as usize
+        let size = self.page_size as u64;
+        (self.len - page * size).min(size) as usize
+    }
+
+    pub(crate) fn page_size(&self) -> usize {
+        self.page_size
     }
 
     /// Returns a word of a page, less its version.
@@ -92,7 +97,7 @@ impl Model {
 
     /// Returns a page before the first write.
     pub(crate) fn first(&self, page: u64) -> Box<Bytes> {
-        let mut bytes = Box::new([0; PAGE_SIZE]);
+        let mut bytes = vec![0; self.page_size].into_boxed_slice();
         self.stamp(&mut bytes, page, 0);
         bytes
     }
@@ -185,8 +190,9 @@ impl Model {
     pub(crate) fn assert_copy(&self, mut bytes: &[u8], first: u64, settled: &[u32]) {
         let mut at = first * 8;
         while !bytes.is_empty() {
-            let (page, begin) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
-            let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_SIZE - begin));
+            let size = self.page_size as u64;
+            let (page, begin) = (at / size, (at % size) as usize);
+            let (piece, rest) = bytes.split_at(bytes.len().min(self.page_size - begin));
             let found = self.versions_from(begin / 8, piece, page);
             let found = found.unwrap_or_else(|wrong| panic!("copied: {wrong}"));
             let possible = settled[index(page)]..=self.version(page);

@@ -181,7 +181,7 @@ impl Disk {
     }
 
     pub(crate) fn swap(slots: u64) -> Arc<Self> {
-        let rubbish = || Box::new([0xee; PAGE_SIZE]);
+        let rubbish = || vec![0xee; PAGE_SIZE].into_boxed_slice();
         Arc::new(Self::of((0..slots).map(|_| rubbish())))
     }
 
@@ -236,8 +236,8 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    pub(crate) fn new(id: u32, words: u64, wrongs: &Arc<Wrongs>) -> Arc<Self> {
-        let model = Model::new(id, words, Begins::Stamped);
+    pub(crate) fn new(id: u32, words: u64, page_size: usize, wrongs: &Arc<Wrongs>) -> Arc<Self> {
+        let model = Model::new(id, words, page_size, Begins::Stamped);
         Arc::new(Self {
             disk: Disk::of((0..model.pages()).map(|page| model.first(page))),
             log: Arc::default(),
@@ -313,6 +313,10 @@ impl Storage {
 impl Backing for Storage {
     fn len(&self) -> u64 {
         self.model.len()
+    }
+
+    fn page_size(&self) -> usize {
+        self.model.page_size()
     }
 
     fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {

@@ -9,7 +9,7 @@ use highwater::{Access, Charge, Group, Limits, Pages, PinnedPage, ReadError, Rea
 
 use super::arena::{Arena, Handle, Mapped, Opened};
 use super::model::Model;
-use super::storage::{Storage, is_made_up};
+use super::storage::is_made_up;
 use super::watchdog::Post;
 
 /// Event counts.
@@ -51,7 +51,8 @@ impl<'a> Worker<'a> {
             .root()
             .child(&format!("worker{number}"), Limits::default())
             .expect("a new name");
-        let storage = Storage::new(100 + number, rng.u64(512..20_000), &arena.wrongs);
+        let id = 100 + number;
+        let storage = arena.page_max.storage(&mut rng, id, 20_000, &arena.wrongs);
         let own = Opened::new(&arena.hw, storage, Access::ReadWrite);
         let writable = |of: &&Opened| of.access == Access::ReadWrite;
         let shared = arena.files.iter().filter(writable);
@@ -218,7 +219,7 @@ impl<'a> Worker<'a> {
         let mut first = self.rng.u64(..words);
         let mut buf = vec![0; self.rng.usize(1..1200) * 8];
         for _ in 0..self.rng.u8(1..6) {
-            self.begin("copying", first / 512);
+            self.begin("copying", first * 8 / of.model.page_size() as u64);
             let settled = of.model.settled();
             match of.file.read_at(&group, first * 8, &mut buf) {
                 Ok(got) => {

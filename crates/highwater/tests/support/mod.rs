@@ -68,9 +68,9 @@ impl Backing for TestFile {
     }
 
     fn read_page(&self, FilePage(page): FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        pause(&self.read_pause_us);
         let len = self.misbehaviour(&self.fails_reads, buf.len())?;
         self.reads.fetch_add(1, Ordering::Relaxed);
-        pause(&self.read_pause_us);
         let pages = self.pages.lock().expect("no panic under the lock");
         buf[..len].copy_from_slice(&pages[usize::try_from(page).expect("small")][..len]);
         Ok(len)
@@ -96,7 +96,7 @@ pub(crate) fn manager(pages: u64) -> Manager {
         .expect("a small manager")
 }
 
-pub(crate) fn first_word(bytes: &[u8; PAGE_SIZE]) -> u64 {
+pub(crate) fn first_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
 }
 

@@ -75,6 +75,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &["stat", "task", "usage", "victim"],
             &["exhausted"],
             &["victims"],
+            &["lumpy"],
             &["slow"],
             &["throttle"],
             &["alloc", "capacity", "charge", "charging", "fill"],

@@ -532,7 +532,8 @@ impl PageCache {
                         }
                         None => RssMember::Swap,
                     };
-                    *counted.entry((area.space().id(), member)).or_insert(0) += 1;
+                    let frames = area.frames_of_page();
+                    *counted.entry((area.space().id(), member)).or_insert(0) += frames;
                 });
             }
         }

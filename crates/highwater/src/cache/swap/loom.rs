@@ -5,7 +5,7 @@ use ::loom::{model, thread};
 
 use super::super::*;
 use crate::sync::atomic::AtomicU8;
-use crate::units::{FilePage, PAGE_BYTES};
+use crate::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 
 /// Slots of one byte each. Relaxed: the cache has to order writers and readers of a slot.
 #[derive(Debug)]

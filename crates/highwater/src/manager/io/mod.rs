@@ -42,7 +42,6 @@ use super::flight::{Flight, Flights};
 use crate::cache::{FileId, Filling, PageKey};
 use crate::memmap::{Frame, FrameRing};
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak, Woken};
-use crate::units::{PAGE_BYTES, PAGE_SIZE};
 use reaper::Reaper;
 use threads::ReadThreads;
 
@@ -273,7 +272,7 @@ impl Core {
         let file = Arc::clone(flight.area.file());
         let first = flight.cargo.filling[0].page();
         let system = file.system_file().expect("the ring reads system files");
-        let (from, offset) = (system.file_of(first), first.0 * PAGE_BYTES);
+        let (from, offset) = (system.file_of(first), system.offset_of(first));
         let (frames, load) = RingLoad::of(flight);
         let mut refused = ring.read(from, offset, frames, load).err();
         if let Some((frames, load)) = refused.take_if(|_| ring.nr_queued() > 0) {
@@ -379,10 +378,10 @@ impl Core {
     /// Returns whether so many bytes are all of a flight's pages; zeroes the rest of the last.
     fn is_whole(&self, flight: &mut Flight, got: usize) -> bool {
         let last = flight.cargo.filling.last_mut().expect("a flight has pages");
-        let len = flight.area.file().backing().page_len(last.page());
+        let len = flight.area.file().page_len(last.page());
         self.cache.filling_bytes(last)[len..].fill(0);
         let whole = flight.cargo.filling.len() - 1;
-        got >= whole * PAGE_SIZE + len
+        got >= whole * flight.area.file().order().size() + len
     }
 
     /// Makes the first pages of a flight resident, as many as storage has filled, and the others
