@@ -89,7 +89,7 @@ impl VmArea {
             // An empty range may begin behind the last page that has a key.
             first: PageKey::new(
                 spec.file.id(),
-                spec.pages.start.0.min(PageKey::PAGES_MAX - 1),
+                spec.pages.start.0.min(spec.file.id().pages_max() - 1),
             ),
             readahead: Readahead::default(),
             table: PageTable::new(len, young_max),

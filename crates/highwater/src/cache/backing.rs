@@ -107,6 +107,10 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// true; `copy` has the page's length. Not called for swap. A panic counts as an error of the
     /// write.
     ///
+    /// A partial last page is sealed as it is, up to the file's end. A change of the length that
+    /// begins or ends within a page does not seal it anew: keep the length a multiple of the page
+    /// size.
+    ///
     /// # Examples
     ///
     /// See [building an engine](crate::docs::engine#checksums).

@@ -105,6 +105,12 @@ impl PageCache {
         self.files.open(FileSource::Memory(anon, kind))
     }
 
+    /// Returns the highest order of a file that was ever opened.
+    #[must_use]
+    pub fn order_max(&self) -> Order {
+        self.files.order_max()
+    }
+
     /// Closes a file. The caller has evicted all its pages.
     pub fn close(&self, id: FileId) {
         debug_assert!(
@@ -261,16 +267,16 @@ impl FileEntry {
 
     /// Counts a page that has become resident.
     pub fn note_filled(&self) {
-        self.resident.add(ONLY, 1);
+        self.resident.add(ONLY, 1 << self.order().get());
     }
 
-    /// Returns the file's resident pages, within the counter's accuracy.
+    /// Returns the frames of the file's resident pages, within the counter's accuracy.
     #[must_use]
     pub fn resident(&self) -> Estimate<i64> {
         self.resident.approximate_sum(ONLY)
     }
 
-    /// Returns the file's resident pages by visiting every CPU; exact when quiescent.
+    /// Returns the frames of the file's resident pages by visiting every CPU; exact when quiescent.
     #[must_use]
     pub fn resident_precise(&self) -> i64 {
         self.resident.precise_sum(ONLY)
@@ -376,7 +382,7 @@ impl FileTable {
         for run in evicted.chunk_by(|a, b| a.key.file() == b.key.file()) {
             let count = i64::try_from(run.len()).expect("a cluster of pages");
             if let Some(entry) = self.get(run[0].key.file()) {
-                entry.resident.add(ONLY, -count);
+                entry.resident.add(ONLY, -count << entry.order().get());
             }
         }
     }

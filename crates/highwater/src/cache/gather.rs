@@ -1,10 +1,11 @@
 //! Clustered write-back: neighbouring dirty pages of a file, written by one call to its storage.
 //!
 //! The pages to write are sorted by file and page. A *run* begins with the next of them that is
-//! still dirty and grows by its successors in the file, up to [`RUN_MAX`]. The first latch may be
-//! waited for, because no other is held then; those of the neighbours are only tried, because a
-//! thread that holds one may wait for another one of the run. A page whose latch is held ends the
-//! run, and begins the next; one whose log is not durable yet (module `wal`) ends the run, too.
+//! still dirty and grows by its successors in the file, up to [`RUN_MAX`]; larger pages count for
+//! more. The first latch may be waited for, because no other is held then; those of the neighbours
+//! are only tried, because a thread that holds one may wait for another one of the run. A page
+//! whose latch is held ends the run, and begins the next; one whose log is not durable yet (module
+//! `wal`) ends the run, too.
 //!
 //! Invariant: as for one page, a mark is cleared only of a page that its file has taken completely,
 //! under its latch. Pages of a run that storage did not take are written again one by one, because
@@ -19,10 +20,10 @@ use crate::memmap::{Frame, FrameWrite};
 use crate::sync::Untaken;
 use crate::units::Pfn;
 
-/// Most pages written by one call. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms by 1, 8, 32
-/// and 128 pages (median of 9, ext4 on two virtual CPUs, made durable; a file that the system keeps
-/// in large pieces, `benches/sync_cost.rs`): more gain little, and an access to one of the pages
-/// waits for all of them.
+/// Most pages of 4 KiB written by one call. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms by
+/// 1, 8, 32 and 128 pages (median of 9, ext4 on two virtual CPUs, made durable; a file that the
+/// system keeps in large pieces, `benches/sync_cost.rs`): more gain little, and an access to one of
+/// the pages waits for all of them.
 const RUN_MAX: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// A dirty page whose latch this thread holds.
@@ -83,9 +84,10 @@ impl PageCache {
                 outcome.held_up.push((key, pfn));
                 continue;
             }
+            let run_max = (RUN_MAX >> file.order().get()).max(1);
             let mut run = vec![first];
             while let Some((&(key, pfn), rest)) = left.split_first()
-                && run.len() < RUN_MAX
+                && run.len() < run_max
                 && run.last().is_some_and(|last| last.key.is_followed_by(key))
                 && let Ok(latch) = self.memory.try_exclude(pfn, key.get())
                 && let Some(next) = self.dirty_page(key, pfn, latch)

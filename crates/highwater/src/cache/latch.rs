@@ -206,6 +206,15 @@ impl PageCache {
         );
     }
 
+    /// Returns whether a page is pinned or latched at this moment.
+    #[must_use]
+    pub fn is_held(&self, pfn: Pfn, key: PageKey) -> bool {
+        match key.file().is_writable() {
+            true => self.memory.try_exclude(pfn, key.get()).is_err(),
+            false => self.memory.is_pinned(pfn),
+        }
+    }
+
     /// Returns whether a page may become dirty now without waiting for write-back: it is dirty, it
     /// is in no file, or dirty pages are below their limit.
     #[must_use]

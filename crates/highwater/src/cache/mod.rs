@@ -23,6 +23,7 @@
 //! The cache does not choose pages to evict, charge groups, or find free frames: reclaim, groups
 //! and the manager do.
 
+mod aligned;
 mod anon;
 mod area;
 mod backing;
@@ -516,12 +517,6 @@ impl PageCache {
         self.key_of(pfn).map_or(Order::ZERO, PageKey::order)
     }
 
-    /// Returns the highest order of a file that was ever opened.
-    #[must_use]
-    pub fn order_max(&self) -> Order {
-        self.files.order_max()
-    }
-
     /// Returns the key of the page in a frame, if it is in the index at this moment.
     #[must_use]
     pub fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
@@ -578,7 +573,7 @@ impl Drop for PageCache {
         for pfn in (0..).map(Pfn).take(self.groups.len()) {
             let latched = self.memory.try_exclude_idle(pfn);
             if let Some(Ok(frame)) = latched.map(FrameWrite::take) {
-                self.memory.surrender(frame);
+                self.memory.surrender_block(frame.into_block());
             }
         }
     }

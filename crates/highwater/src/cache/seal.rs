@@ -7,7 +7,7 @@
 
 use super::FileEntry;
 use super::PageCache;
-use super::system_file::AlignedBytes;
+use super::aligned::AlignedBytes;
 use crate::memmap::Frame;
 use crate::units::FilePage;
 

@@ -13,12 +13,12 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use thiserror::Error;
 
+use super::aligned::AlignedBytes;
 use super::backing::{Backing, order_of_size, page_len};
 use super::key::Access;
 use crate::memmap::{
@@ -95,41 +95,11 @@ impl From<NotDirect> for io::Error {
     }
 }
 
-/// Memory aligned like a frame.
-pub(super) struct AlignedBytes {
-    memory: Box<[u8]>,
-    start: usize,
-    len: usize,
-}
-
-impl AlignedBytes {
-    pub(super) fn zeroed(len: usize) -> Self {
-        let memory = vec![0; len + PAGE_SIZE - 1].into_boxed_slice();
-        Self {
-            start: memory.as_ptr().align_offset(PAGE_SIZE),
-            memory,
-            len,
-        }
-    }
-
-    pub(super) fn copy_of(bytes: &[u8]) -> Self {
-        let mut copy = Self::zeroed(bytes.len());
-        copy.copy_from_slice(bytes);
-        copy
-    }
-}
-
-impl Deref for AlignedBytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.memory[self.start..][..self.len]
-    }
-}
-
-impl DerefMut for AlignedBytes {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..][..self.len]
-    }
+/// Direction of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transfer {
+    Read,
+    Write,
 }
 
 impl FileBacking {
@@ -195,7 +165,7 @@ impl FileBacking {
         if FileIdentity::of(&there) != FileIdentity::of(&here) {
             return Err(io::Error::other("it was replaced while it was opened"));
         }
-        Self::over_direct(file, buffered)
+        Ok(Self::over_direct(file, buffered)?.named(path))
     }
 
     /// Sets the size of a page: 4, 8, 16, 32 or 64 KiB, and 4 by default. A page is in one piece of
@@ -244,21 +214,40 @@ impl FileBacking {
         page_len(self.len(), self.order, page)
     }
 
-    /// Checks the lengths of buffers: a wrapper may have pages of another size, and would get other
-    /// parts of the file.
-    fn check_lens(&self, first: FilePage, lens: impl IntoIterator<Item = usize>) -> io::Result<()> {
+    /// Checks the lengths of buffers: a wrapper may have pages of another size, and would read or
+    /// write other parts of the file. A buffer to read into may reach behind the file's end.
+    fn check_lens(
+        &self,
+        first: FilePage,
+        lens: impl IntoIterator<Item = usize>,
+        transfer: Transfer,
+    ) -> io::Result<()> {
         let size = self.order.size();
         for (page, len) in (first.0..).map(FilePage).zip(lens) {
-            let is_short = size > PAGE_SIZE && len < self.page_len(page);
-            if len > size || is_short {
+            let want = self.page_len(page);
+            let most = if transfer == Transfer::Read {
+                size
+            } else {
+                want
+            };
+            if len < want || len > most {
                 let text = format!(
-                    "a buffer of {len} bytes for page {page} of {size} bytes: does a wrapper \
-                     forward `page_size`?"
+                    "a buffer of {len} bytes for page {page}, which has {want} of {size}: the \
+                     storage and its wrapper must agree on `page_size` and `len`"
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
         }
         Ok(())
+    }
+
+    /// Checks that a file is open for writing.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if it is not.
+    pub(crate) fn check_writable(&self) -> io::Result<()> {
+        self.file.write_at(&[], 0).map(drop)
     }
 
     /// Wraps a file opened with `O_DIRECT`, and the same file opened without.
@@ -462,7 +451,7 @@ impl Backing for FileBacking {
     }
 
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
-        self.check_lens(page, [buf.len()])?;
+        self.check_lens(page, [buf.len()], Transfer::Read)?;
         if self.needs_copy(buf) {
             return self.read_copied(page, &mut [buf]);
         }
@@ -477,7 +466,7 @@ impl Backing for FileBacking {
     }
 
     fn read_pages(&self, first: FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
-        self.check_lens(first, bufs.iter().map(|buf| buf.len()))?;
+        self.check_lens(first, bufs.iter().map(|buf| buf.len()), Transfer::Read)?;
         let (run, tail) = bufs.split_at_mut(self.run_len(first, bufs.len()));
         let want: usize = run.iter().map(|buf| buf.len()).sum();
         let mut done = match run.iter().any(|buf| self.needs_copy(buf)) {
@@ -497,7 +486,7 @@ impl Backing for FileBacking {
     }
 
     fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
-        self.check_lens(page, [buf.len()])?;
+        self.check_lens(page, [buf.len()], Transfer::Write)?;
         if self.needs_copy(buf) {
             return self.write_copied(page, &[buf]);
         }
@@ -508,7 +497,7 @@ impl Backing for FileBacking {
     }
 
     fn write_pages(&self, first: FilePage, bufs: &[&[u8]]) -> io::Result<usize> {
-        self.check_lens(first, bufs.iter().map(|buf| buf.len()))?;
+        self.check_lens(first, bufs.iter().map(|buf| buf.len()), Transfer::Write)?;
         let (run, tail) = bufs.split_at(self.run_len(first, bufs.len()));
         let want: usize = run.iter().map(|buf| buf.len()).sum();
         let mut done = match run.iter().any(|buf| self.needs_copy(buf)) {

@@ -2,6 +2,7 @@
 
 use super::Core;
 use super::error::OutOfMemory;
+use super::lumpy::LOOKS;
 use super::slow::{Effort, Patience};
 use crate::frame::{AllocError, AllocFlags, Pressure};
 use crate::group::GroupNode;
@@ -44,8 +45,9 @@ impl Core {
                         Patience::Polled => Effort::polled(),
                         _ => Effort::default(),
                     });
-                    if matches!(refusal, AllocError::Fragmented { .. }) {
-                        self.evict_block(order, effort.actor());
+                    if matches!(refusal, AllocError::Fragmented { .. })
+                        && self.evict_block(order, effort.actor(), LOOKS)
+                    {
                         continue;
                     }
                     effort.stall(self, payer);

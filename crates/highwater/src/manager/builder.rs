@@ -431,9 +431,9 @@ impl Builder {
         self
     }
 
-    /// Like [`swap`](Self::swap), on storage that the program provides: one slot for each whole
-    /// page. On [`FileBacking::open_direct`](crate::FileBacking::open_direct), a page that is
-    /// swapped out leaves memory at once, and its write waits for the device.
+    /// Like [`swap`](Self::swap), on storage that the program provides, with pages of 4 KiB: one
+    /// slot for each whole page. On [`FileBacking::open_direct`](crate::FileBacking::open_direct),
+    /// a page that is swapped out leaves memory at once, and its write waits for the device.
     ///
     /// # Examples
     ///
@@ -454,9 +454,9 @@ impl Builder {
         self
     }
 
-    /// Maximum readahead window in pages, as the kernel's `read_ahead_kb`; below 2, readahead is
-    /// off. A window is also at most a 64th of the capacity, and a 16th of the maximum of the group
-    /// that pays. Default: 32 pages ([`READAHEAD_DEFAULT`]).
+    /// Maximum readahead window in pages of 4 KiB, as the kernel's `read_ahead_kb`; below 2,
+    /// readahead is off. A window is also at most a 64th of the capacity, and a 16th of the maximum
+    /// of the group that pays. Default: 32 pages ([`READAHEAD_DEFAULT`]).
     ///
     /// # Examples
     ///

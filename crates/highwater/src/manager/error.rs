@@ -145,7 +145,9 @@ pub enum OpenError {
     },
     /// The storage has pages of a size that frames cannot hold
     /// ([`Backing::page_size`](crate::Backing::page_size)).
-    #[error("storage with pages of {bytes} bytes: expected 4,096, 8,192, 16,384, 32,768 or 65,536")]
+    #[error(
+        "storage with pages of {bytes} bytes: expected 4,096, 8,192, 16,384, 32,768 or 65,536 from `page_size`"
+    )]
     PageSize {
         /// The size that it returned.
         bytes: usize,

@@ -5,11 +5,9 @@
 //! page is absent as before: the frame is freed, nothing stays charged, and each waiting thread
 //! tries for itself.
 
-use std::time::Duration;
-
 use super::Core;
 use super::error::ReadError;
-use super::fill::FillSource;
+use super::fill::{FillSource, MOVE_PAUSE, MOVES_MAX};
 use super::slow::Patience;
 use crate::cache::{FileEntry, PageFlag, PageKey, Presence, VmArea, Window};
 use crate::group::StatItem;
@@ -18,11 +16,6 @@ use crate::units::{FilePage, MapPage, Pfn};
 /// Limit on the rounds of one fault. A round ends when another thread filled or evicted the page
 /// meanwhile; a page that this thread has filled itself is taken before it can be evicted.
 pub(super) const ROUNDS_MAX: u32 = 10_000;
-
-/// Reads that fail while the file's length changes, until one counts; and the longest pause between
-/// them. Chosen: a tenth of a second, in which most storage has changed a length.
-const MOVES_MAX: u32 = 100;
-const MOVE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The source of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::{NoFrames, OpenError};
 use super::paths::OpenPath;
@@ -12,7 +12,7 @@ use crate::cache::{
     WriteGate, order_of_size, pages_in,
 };
 use crate::sync::Arc;
-use crate::units::{Estimate, Order, Pages};
+use crate::units::{Estimate, Pages};
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each
 /// clone has its own errseq cursor: it reports each write-back error once ([`sync`](Self::sync)).
@@ -37,8 +37,13 @@ impl OpenFile {
         backing: &FileBacking,
     ) -> Result<File, OpenError> {
         let open = self.entry.system_file().expect("opened by a path");
-        let is = how(self.entry.id().access(), open);
-        let wanted = how(access, backing);
+        let mut is = how(self.entry.id().access(), open);
+        let mut wanted = how(access, backing);
+        if open.order() != backing.order() {
+            for (how, file) in [(&mut is, open), (&mut wanted, backing)] {
+                *how += &format!(", in pages of {}", file.order().pages().bytes());
+            }
+        }
         if is != wanted {
             let path = path.display().to_string();
             return Err(OpenError::OpenOtherwise { path, is, wanted });
@@ -61,10 +66,7 @@ fn how(access: Access, backing: &FileBacking) -> String {
     } else {
         ""
     };
-    match backing.order() {
-        Order::ZERO => format!("{access}{route}"),
-        order => format!("{access}{route}, in pages of {}", order.pages().bytes()),
-    }
+    format!("{access}{route}")
 }
 
 impl Manager {
@@ -75,9 +77,9 @@ impl Manager {
     /// # Errors
     ///
     /// When the system returns an error, the file is too large, too many files are open, or the
-    /// manager has no frames. When the file is open for another access
-    /// ([`OpenError::OpenOtherwise`]), or was closed with pages that could not be written back yet
-    /// ([`OpenError::StillClosing`]).
+    /// manager has no frames. When the file is open for another access or with pages of another
+    /// size ([`OpenError::OpenOtherwise`]), or was closed with pages that could not be written back
+    /// yet ([`OpenError::StillClosing`]).
     ///
     /// # Examples
     ///
@@ -188,7 +190,8 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// As [`open`](Self::open); and when the file is open for reading alone and `access` is to
+    /// write.
     ///
     /// # Examples
     ///
@@ -211,7 +214,17 @@ impl Manager {
     /// ```
     pub fn open_file(&self, file: FileBacking, access: Access) -> Result<File, OpenError> {
         self.core().require_frames()?;
-        let path = PathBuf::from(file.name());
+        let path = match file.name() {
+            "" => Path::new("the given file"),
+            name => Path::new(name),
+        };
+        let path = path.to_path_buf();
+        if access == Access::ReadWrite {
+            file.check_writable().map_err(|source| OpenError::Io {
+                path: path.display().to_string(),
+                source,
+            })?;
+        }
         self.open_system_file(&path, file, access)
     }
 
@@ -278,7 +291,8 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// When it is too large, too many files are open, or the manager has no frames.
+    /// When it is too large, its pages have a size that there is not, too many files are open, or
+    /// the manager has no frames.
     ///
     /// # Examples
     ///

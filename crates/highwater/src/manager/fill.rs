@@ -10,6 +10,7 @@
 //! released or become resident.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::Core;
 use super::error::{OutOfMemory, ReadError};
@@ -28,6 +29,11 @@ const CAPACITY_SHARE: u64 = 64;
 /// Largest window as a share of the payer's maximum. Chosen: likewise; a group's pages are its own,
 /// a pool's belong to many groups.
 const MAX_SHARE: u64 = 16;
+
+/// Reads that fail while the file's length changes, until one counts; and the longest pause between
+/// them. Chosen: a tenth of a second, in which most storage has changed a length.
+pub(super) const MOVES_MAX: u32 = 100;
+pub(super) const MOVE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The file to read from and the group that pays.
 #[derive(Clone, Copy)]

@@ -141,7 +141,7 @@ impl Manager {
     }
 
     /// Evicts every page that is not pinned or latched, after writing dirty ones back. Returns the
-    /// number of evicted pages.
+    /// number of evicted pages, in frames of 4 KiB.
     ///
     /// # Cost
     ///

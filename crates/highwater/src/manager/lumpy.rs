@@ -4,32 +4,35 @@
 //! one size gives each new page the block of an old one. Among smaller pages, evicting them one by
 //! one would free most of the pool before a block comes together. So the pages of one block are
 //! evicted instead, whatever their age: of the next [`LOOKS`] blocks, those of the block that has
-//! most free frames. A page that resists, because it is pinned or latched, leaves its block to the
-//! next best one.
+//! most free frames.
 //!
 //! A block is left alone if a frame of it is in use for anything but the cache, or holds a page
-//! that is locked, dirty (if the request waits for no storage), part of a larger page, or protected
-//! by its group's `min`.
+//! that is pinned, latched or locked, part of a larger page, protected by its group's `min`, dirty
+//! (if the request waits for no storage), or to be swapped out of a group that never swaps.
 //!
-//! Bounds: one request looks at each block at most once in each attempt, and its attempts are those
-//! of the slow path. If nothing can be evicted, it goes on there as one that found no frame, and
-//! fails with [`AllocError::Fragmented`](crate::frame::AllocError::Fragmented).
+//! Bounds: one search looks at each block at most once, and protection is evaluated once for each
+//! group. A request that finds no block waits for other threads to release pages, and searches
+//! again, 16 times at most; then it fails with
+//! [`AllocError::Fragmented`](crate::frame::AllocError::Fragmented). No group is stopped for it:
+//! there is memory.
 //!
 //! Source: lumpy reclaim of Linux, 2.6.23 to 3.4. Deviation: the block is chosen by its contents,
 //! and not around the oldest page.
+
+use std::collections::HashMap;
 
 use super::Core;
 use crate::cache::{PageKey, WrittenBack};
 use crate::reclaim::Actor;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::units::{Order, Pages, Pfn};
+use crate::units::{GroupId, Order, Pages, Pfn};
 
 /// Blocks among which one is chosen. Chosen: they are looked at in about the time of one read from
 /// a fast disk.
-const LOOKS: u32 = 64;
+pub(super) const LOOKS: u32 = 64;
 
-/// Where the next request begins to look: the number of a frame.
-/// Written and read by: threads that look. Publishes: nothing.
+/// Where the next search begins: the number of a block.
+/// Written and read by: threads that search. Publishes: nothing.
 #[derive(Debug, Default)]
 pub(super) struct LumpyCursor(AtomicU32);
 
@@ -40,54 +43,87 @@ fn frames_of(pages: &[(Pfn, PageKey)]) -> Pages {
     pages.iter().map(|(_, key)| key.order().pages()).sum()
 }
 
+/// A search for a block of an order.
+struct BlockSearch<'a> {
+    core: &'a Core,
+    order: Order,
+    actor: Actor,
+    /// What is known of the groups that pay for pages.
+    givers: HashMap<GroupId, Giver>,
+}
+
+/// What may be taken from a group.
+#[derive(Clone, Copy)]
+struct Giver {
+    gives_block: bool,
+    swaps: bool,
+}
+
 impl Core {
-    /// Evicts the pages of one block of an order, as far as an actor may; returns false if there is
-    /// no such block.
-    pub(super) fn evict_block(&self, order: Order, actor: Actor) -> bool {
+    /// Evicts the pages of one block of an order, as far as an actor may, and looks at `at_most`
+    /// blocks for that; returns false if there is no such block.
+    pub(super) fn evict_block(&self, order: Order, actor: Actor, at_most: u32) -> bool {
         // Frames in lists belong to no block.
         if self.pool.drain_all() > Pages::ZERO {
             self.stats.drain_all.add(1);
         }
-        let nr_blocks = u32::try_from(self.memory.pages().0 >> order.get());
-        let nr_blocks = nr_blocks.expect("frames have 32-bit numbers");
-        let mut left = nr_blocks;
-        // Terminates: each round looks at the next blocks, and each block is looked at once.
-        while left > 0 {
-            let looks = left.min(LOOKS);
-            left -= looks;
-            // Relaxed: see the field.
-            let first = self.lumpy.0.fetch_add(looks, Ordering::Relaxed);
-            let block = |nth| Pfn((first.wrapping_add(nth) % nr_blocks) << order.get());
-            let pages = |nth| self.pages_of_block(block(nth), order, actor);
-            let mut candidates: Vec<BlockPages> = (0..looks).filter_map(pages).collect();
-            candidates.sort_by_key(|pages| frames_of(pages));
-            if candidates.iter().any(|pages| self.evict_together(pages)) {
-                // They are in lists again.
-                self.pool.drain_all();
-                self.stats.lumpy_success.add(1);
-                return true;
-            }
+        let search = BlockSearch {
+            core: self,
+            order,
+            actor,
+            givers: HashMap::new(),
+        };
+        if search.evict_one(at_most) {
+            // They are in lists again.
+            self.pool.drain_all();
+            self.stats.lumpy_success.add(1);
+            return true;
         }
         self.stats.lumpy_fail.add(1);
         false
     }
+}
+
+impl BlockSearch<'_> {
+    fn evict_one(mut self, at_most: u32) -> bool {
+        let nr_blocks = u32::try_from(self.core.memory.pages().0 >> self.order.get());
+        let nr_blocks = nr_blocks.expect("frames have 32-bit numbers");
+        let cursor = &self.core.lumpy.0;
+        // Relaxed, both: see the field.
+        let start = cursor.load(Ordering::Relaxed);
+        let mut left = at_most.min(nr_blocks);
+        let mut at = start;
+        // Terminates: each round looks at the next blocks.
+        while left > 0 {
+            let looks = left.min(LOOKS);
+            left -= looks;
+            let blocks = (0..looks).map(|nth| at.wrapping_add(nth) % nr_blocks);
+            let mut candidates: Vec<BlockPages> =
+                blocks.filter_map(|block| self.pages_of(block)).collect();
+            at = at.wrapping_add(looks) % nr_blocks;
+            cursor.store(at, Ordering::Relaxed);
+            candidates.sort_by_key(|pages| frames_of(pages));
+            if candidates.iter().any(|pages| self.evict(pages)) {
+                return true;
+            }
+        }
+        false
+    }
 
     /// Returns the pages of a block, unless it has to be left alone.
-    fn pages_of_block(&self, block: Pfn, order: Order, actor: Actor) -> Option<BlockPages> {
+    fn pages_of(&mut self, block: u32) -> Option<BlockPages> {
         let mut pages = Vec::new();
-        let end = block.0 + (1 << order.get());
-        let mut at = block;
+        let mut at = Pfn(block << self.order.get());
+        let end = at.0 + (1 << self.order.get());
         while at.0 < end {
             let mut frames = 1;
-            if let Some(key) = self.cache.key_of(at) {
-                let is_spared = actor == Actor::Clean && self.cache.is_dirty(at);
-                let group = self.cache.group_of(at);
-                if key.order() > order || is_spared || !self.reclaim.exposes(group, order.pages()) {
+            if let Some(key) = self.core.cache.key_of(at) {
+                if key.order() > self.order || !self.may_go(at, key) {
                     return None;
                 }
                 frames = 1 << key.order().get();
                 pages.push((at, key));
-            } else if !self.memory.is_free(at) {
+            } else if !self.core.memory.is_free(at) {
                 return None;
             }
             at = Pfn(at.0 + frames);
@@ -95,20 +131,43 @@ impl Core {
         Some(pages)
     }
 
+    /// Returns whether a page may be evicted, as far as its group and its storage are concerned.
+    fn may_go(&mut self, pfn: Pfn, key: PageKey) -> bool {
+        let giver = self.giver(self.core.cache.group_of(pfn));
+        let writes = || match key.file().kind().is_swap_backed() {
+            true => giver.swaps && self.actor != Actor::Clean,
+            false => self.actor != Actor::Clean,
+        };
+        giver.gives_block && (!self.core.cache.is_dirty(pfn) || writes())
+    }
+
+    fn giver(&mut self, group: GroupId) -> Giver {
+        let (reclaim, frames) = (&self.core.reclaim, self.order.pages());
+        *self.givers.entry(group).or_insert_with(|| Giver {
+            gives_block: reclaim.exposes(group, frames),
+            swaps: reclaim.may_swap(group),
+        })
+    }
+
     /// Evicts the pages of a block; returns false if one of them resists.
-    fn evict_together(&self, pages: &[(Pfn, PageKey)]) -> bool {
-        if pages.iter().any(|(pfn, _)| self.cache.is_locked(*pfn)) {
+    fn evict(&self, pages: &[(Pfn, PageKey)]) -> bool {
+        let (cache, reclaim) = (&self.core.cache, &self.core.reclaim);
+        let stays = |&(pfn, key): &(Pfn, PageKey)| cache.is_held(pfn, key) || cache.is_locked(pfn);
+        if pages.iter().any(stays) {
             return false;
         }
-        for &(pfn, key) in pages {
-            match self.cache.try_write_back(pfn) {
+        for &(pfn, key) in pages.iter().filter(|(pfn, _)| cache.is_dirty(*pfn)) {
+            if self.actor == Actor::Clean {
+                return false;
+            }
+            match cache.try_write_back(pfn) {
                 Ok(WrittenBack::Clean | WrittenBack::Written) => {}
-                Ok(WrittenBack::Awaited(_)) => self.reclaim.rotate(&[(pfn, key)]),
+                Ok(WrittenBack::Awaited(_)) => reclaim.rotate(&[(pfn, key)]),
                 Ok(WrittenBack::Latched | WrittenBack::HeldUp | WrittenBack::NoSlot) | Err(_) => {
                     return false;
                 }
             }
         }
-        self.reclaim.evict_unlocked(pages)
+        reclaim.evict_unlocked(pages)
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! | short of | first | then | then | then | at last |
 //! |---|---|---|---|---|---|
-//! | a block of frames, of which enough are free | evict [the pages of one block](super::lumpy) | then as frames | | | |
+//! | a block of frames, of which enough are free | evict [the pages of one block](super::lumpy) | wait for pages to be released | | | [`OutOfMemory::Exhausted`] |
 //! | frames | direct reclaim from the whole pool, asking [logs](crate::WriteGate) | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`OutOfMemory::Exhausted`] |
 //! | room below a maximum | direct reclaim from the full group, asking logs | | groups below it that spill | victim below it | [`ChargeFailed`] |
 //!
@@ -85,6 +85,8 @@ pub(super) struct Effort<'a> {
     stalled: Option<Stalled<'a>>,
     attempts: u32,
     fruitless: u32,
+    /// Searches for a block of frames that found none.
+    nr_blockless: u32,
     /// Whether the request was retried after reclaim found no pages.
     has_looked_again: bool,
     /// Whether logs were asked to flush since the request last freed a page.
@@ -268,10 +270,15 @@ impl Core {
 
     /// Frees a block of frames; returns false when no step helps.
     fn make_block(&self, order: Order, effort: &mut Effort<'_>) -> bool {
-        if self.evict_block(order, effort.actor()) {
+        if self.evict_block(order, effort.actor(), u32::MAX) {
             return effort.may_retry();
         }
-        self.make_frames(order, effort)
+        effort.nr_blockless += 1;
+        if effort.nr_blockless > FRUITLESS_MAX {
+            return false;
+        }
+        // Pages that resist are released by other threads.
+        effort.waits(self, &self.groups.root(), Want::Frame, Patience::Fault)
     }
 
     /// Frees frames from the whole pool; returns false when no step helps.

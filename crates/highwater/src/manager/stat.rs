@@ -49,9 +49,9 @@ impl Group {
     }
 
     /// Evicts about `bytes` of the group and its descendants, or all that is evictable if that is
-    /// less, as a write to `memory.reclaim` does. Returns the evicted pages. Honours protection
-    /// below the group. Every read of statistics that begins after the return includes its effects,
-    /// whatever the read's tolerance.
+    /// less, as a write to `memory.reclaim` does. Returns the evicted pages, in frames of 4 KiB.
+    /// Honours protection below the group. Every read of statistics that begins after the return
+    /// includes its effects, whatever the read's tolerance.
     ///
     /// # Examples
     ///

@@ -151,10 +151,11 @@ impl File {
         set.min()
     }
 
-    /// Takes one step of a fuzzy checkpoint, beside writers: writes back up to `at_most` pages
-    /// whose recovery LSN is below `lsn`, the lowest first, after the log that they wait for; makes
-    /// the file durable; and returns the LSN from which a recovery of this file may start. That is
-    /// `lsn` once no such page is left, so the program repeats the call, at its own pace:
+    /// Takes one step of a fuzzy checkpoint, beside writers: writes back up to `at_most` pages of
+    /// the file's size whose recovery LSN is below `lsn`, the lowest first, after the log that they
+    /// wait for; makes the file durable; and returns the LSN from which a recovery of this file may
+    /// start. That is `lsn` once no such page is left, so the program repeats the call, at its own
+    /// pace:
     ///
     /// ```
     /// # use highwater::{Manager, Pages};

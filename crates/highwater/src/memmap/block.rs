@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::frames::{Frame, FrameMemory};
 use super::token::MemoryId;
+use crate::sync::atomic::{Ordering, fence};
 use crate::units::{Order, Pfn};
 
 /// The exclusive right to the bytes of 2^order neighbouring frames. Must be surrendered or split,
@@ -78,9 +79,17 @@ impl FrameMemory {
     pub fn block_bytes_mut<'a>(&'a self, block: &'a mut Block) -> &'a mut [u8] {
         self.check_block(block);
         let bytes = self.reservation.frame_ptr(block.first);
+        // Release. Pairs with: the fence of an optimistic read, as in `bytes_mut`.
+        fence(Ordering::Release);
         // SAFETY: the block lies in the reservation, which `self` keeps mapped; its only token is
         // borrowed exclusively for as long as the bytes are.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr(), block.len()) }
+    }
+
+    /// Returns whether a frame is free at this moment.
+    #[must_use]
+    pub fn is_free(&self, pfn: Pfn) -> bool {
+        self.free.has(pfn)
     }
 
     /// As [`claim`](Self::claim) for each of `pfns`; appends the frames to `frames`, in order.
@@ -113,7 +122,10 @@ impl FrameMemory {
     /// As [`surrender`](Self::surrender).
     pub fn surrender_all(&self, frames: &mut Vec<Frame>, pfns: &mut Vec<Pfn>) {
         let before = pfns.len();
-        pfns.extend(frames.drain(..).map(|frame| self.redeem(frame)));
+        pfns.extend(frames.drain(..).map(|frame| {
+            assert_eq!(frame.order(), Order::ZERO, "{frame:?} is freed as a block");
+            self.redeem(frame)
+        }));
         self.free.put_all(&pfns[before..]);
     }
 

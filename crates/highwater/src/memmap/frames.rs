@@ -109,7 +109,7 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// After 2^32 - 1 memories were created in one process.
+    /// After 2^29 - 1 memories were created in one process.
     pub fn new(pages: Pages) -> Result<Self, MapError> {
         Self::with_barrier(pages, Barrier::new())
     }
@@ -267,8 +267,9 @@ impl FrameMemory {
         self.tags[pfn.index()].store(tag, Ordering::Release);
     }
 
-    /// Returns whether a frame is pinned whose tag was just cleared.
-    pub(super) fn is_pinned(&self, pfn: Pfn) -> bool {
+    /// Returns whether a frame is pinned; it stays so if its tag was cleared before.
+    #[must_use]
+    pub fn is_pinned(&self, pfn: Pfn) -> bool {
         // Acquire. Pairs with: the release decrement of `unpin`.
         self.pins[pfn.index()].load(Ordering::Acquire) > 0
     }
@@ -405,12 +406,6 @@ impl FrameMemory {
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
         self.seats.take()
-    }
-
-    /// Returns whether a frame is free at this moment.
-    #[must_use]
-    pub fn is_free(&self, pfn: Pfn) -> bool {
-        self.free.has(pfn)
     }
 
     /// Returns the number of free frames at this moment; exact when quiescent.

@@ -23,7 +23,9 @@
 use super::Reclaim;
 use super::lists::Placement;
 use super::table::{Isolated, Lruvecs, list_for};
-use crate::cache::{EvictBatch, FileId, PageCache, PageFlag, PageKey, RmapAccess};
+use crate::cache::{
+    EvictBatch, Evicted, EvictedFor, FileId, PageCache, PageFlag, PageKey, RmapAccess,
+};
 use crate::group::GroupTree;
 use crate::sync::Arc;
 use crate::sync::atomic::{Ordering, fence};
@@ -106,13 +108,23 @@ impl Reclaim {
     /// Evicts those of `pages` that are clean and not pinned or latched, clearing their mappings;
     /// leaves no shadows. Returns true if none of them is left in its frame. No rmap lock is held.
     pub fn evict_pages(&self, pages: &[(Pfn, PageKey)]) -> bool {
-        self.evict_named(pages, RmapAccess::Wait, |_| false)
+        self.evict_named(pages, RmapAccess::Wait, |_| false, |_| ())
     }
 
-    /// As [`evict_pages`](Self::evict_pages), except for pages that a locked mapping has; does not
-    /// wait for rmap locks.
+    /// As [`evict_pages`](Self::evict_pages), for a request that is short of frames: leaves
+    /// shadows, keeps pages that a locked mapping has, and does not wait for rmap locks.
     pub fn evict_unlocked(&self, pages: &[(Pfn, PageKey)]) -> bool {
-        self.evict_named(pages, RmapAccess::Snapshot, |pfn| self.cache.is_locked(pfn))
+        let to = EvictedFor {
+            short: self.groups.root().id(),
+            is_background: false,
+        };
+        let leave = |evicted: &[Evicted]| {
+            evicted
+                .iter()
+                .for_each(|page| self.note_taken_over(page, to));
+        };
+        let is_locked = |pfn| self.cache.is_locked(pfn);
+        self.evict_named(pages, RmapAccess::Snapshot, is_locked, leave)
     }
 
     fn evict_named(
@@ -120,6 +132,7 @@ impl Reclaim {
         pages: &[(Pfn, PageKey)],
         access: RmapAccess,
         stays: impl Fn(Pfn) -> bool,
+        leave: impl Fn(&[Evicted]),
     ) -> bool {
         self.drain_batches();
         let mut batch = EvictBatch::default();
@@ -140,7 +153,7 @@ impl Reclaim {
             for &pfn in &pfns {
                 self.cache.unmap_page(pfn, access);
             }
-            self.cache.evict(&pfns, &mut batch);
+            self.cache.evict_leaving(&pfns, &mut batch, &leave);
             is_empty &= batch.kept.is_empty();
             self.settle(isolated, &mut batch);
         }

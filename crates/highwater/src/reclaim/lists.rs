@@ -292,12 +292,19 @@ impl Links {
     }
 
     pub(super) fn pop_tail(&self, lists: &mut Lists, from: LruList) -> Option<Pfn> {
+        let tail = self.tail(lists, from)?;
+        self.unlink(lists, tail);
+        Some(tail)
+    }
+
+    pub(super) fn tail(&self, lists: &Lists, from: LruList) -> Option<Pfn> {
         let tail = lists.lists[from as usize].tail;
-        if tail == NIL {
-            return None;
-        }
-        self.unlink(lists, Pfn(tail));
-        Some(Pfn(tail))
+        (tail != NIL).then_some(Pfn(tail))
+    }
+
+    /// Returns the number of frames of a page that is on a list.
+    pub(super) fn frames_of(&self, pfn: Pfn) -> u64 {
+        1 << (self.0[pfn.index()].2.load(Ordering::Relaxed) >> ORDER_SHIFT)
     }
 
     /// Removes a page from its list.
@@ -319,10 +326,9 @@ impl Links {
             Some(before_next) => before_next.store(prev, Ordering::Relaxed),
             None => list.tail = prev,
         }
-        let order = word.load(Ordering::Relaxed) >> ORDER_SHIFT;
-        word.store(UNLISTED, Ordering::Relaxed);
         list.len -= 1;
-        list.frames -= 1 << order;
+        list.frames -= self.frames_of(pfn);
+        word.store(UNLISTED, Ordering::Relaxed);
     }
 
     /// Checks one list, and calls `look` with each page on it.
@@ -330,11 +336,11 @@ impl Links {
         let list = &lists.lists[id as usize];
         let (mut at, mut prev, mut len, mut frames) = (list.head, NIL, 0, 0);
         while at != NIL {
-            let (next, before, word) = &self.0[at as usize];
+            let (next, before, _) = &self.0[at as usize];
             assert_eq!(self.list_of(Pfn(at)), Some(id), "F{at}");
             assert_eq!(before.load(Ordering::Relaxed), prev, "F{at}");
             look(Pfn(at));
-            frames += 1 << (word.load(Ordering::Relaxed) >> ORDER_SHIFT);
+            frames += self.frames_of(Pfn(at));
             (prev, at, len) = (at, next.load(Ordering::Relaxed), len + 1);
         }
         assert_eq!(

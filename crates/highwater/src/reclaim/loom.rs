@@ -105,7 +105,7 @@ impl Scene {
         let lruvec = self.lists(&self.payer);
         let mut isolated = Vec::new();
         self.lruvecs
-            .isolate_tail(&lruvec, LruList::InactiveFile, 1, &mut isolated);
+            .isolate_tail(&lruvec, LruList::InactiveFile, (1, u64::MAX), &mut isolated);
         if isolated.is_empty() {
             return;
         }
@@ -242,7 +242,13 @@ impl Scene {
                 };
                 lruvecs.note_seen(&self.cache, lruvec, page_type, &seen);
             } else {
-                lruvecs.isolate_listed(&self.cache, lruvec, page_type, &[pfn], &mut isolated);
+                lruvecs.isolate_listed(
+                    &self.cache,
+                    (lruvec, page_type),
+                    &[pfn],
+                    u64::MAX,
+                    &mut isolated,
+                );
             }
             self.evict_isolated(lruvec, &isolated);
         }
@@ -280,9 +286,12 @@ fn a_page_that_two_reclaimers_look_at_leaves_the_order_once() {
         let other = thread::spawn(move || {
             let lruvec = other.lists(&other.payer);
             let mut isolated = Vec::new();
-            other
-                .lruvecs
-                .isolate_tail(&lruvec, LruList::InactiveFile, 1, &mut isolated);
+            other.lruvecs.isolate_tail(
+                &lruvec,
+                LruList::InactiveFile,
+                (1, u64::MAX),
+                &mut isolated,
+            );
             other.evict_isolated(&lruvec, &isolated);
         });
         let lruvec = scene.lists(&scene.payer);
@@ -372,8 +381,12 @@ impl Dirty {
     /// it then activates.
     fn reclaim(&self) -> bool {
         let mut isolated = Vec::new();
-        self.lruvecs
-            .isolate_tail(&self.lists(), LruList::InactiveFile, 1, &mut isolated);
+        self.lruvecs.isolate_tail(
+            &self.lists(),
+            LruList::InactiveFile,
+            (1, u64::MAX),
+            &mut isolated,
+        );
         assert_eq!(isolated.len(), 1, "only reclaim takes it off");
         if let Some(was_awaited) = self.cache.await_writeback(PFN) {
             assert!(!was_awaited, "by no other reclaimer before");

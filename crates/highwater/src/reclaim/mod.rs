@@ -110,7 +110,7 @@ use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, LockEvents};
-use crate::units::{Pages, Pfn};
+use crate::units::{GroupId, Pages, Pfn};
 use balance::SWAPPINESS_MAX;
 use batch::{Batch, Batches};
 use lruvec::Lruvec;
@@ -291,6 +291,14 @@ impl Reclaim {
             lruvec.set_swappiness(swappiness);
         }
         Ok(())
+    }
+
+    /// Returns whether pages of a group may be swapped out: not if its own swappiness, or the one
+    /// that it inherits from a group above, is 0.
+    #[must_use]
+    pub fn may_swap(&self, group: GroupId) -> bool {
+        let lruvec = self.lruvecs.get(group);
+        lruvec.is_none_or(|lruvec| lruvec.swappiness() != Some(0))
     }
 
     /// Returns the swappiness in force for a group.

@@ -146,20 +146,25 @@ impl Lruvecs {
         oldest.filter(is_listed).take(count).collect()
     }
 
-    /// Isolates those of `pages` that are still on the lists of a type.
+    /// Isolates those of `pages` that are still on the lists of a type, as far as they hold no more
+    /// than `frames` frames.
     pub(super) fn isolate_listed(
         &self,
         cache: &PageCache,
-        lruvec: &Lruvec,
-        page_type: PageType,
+        (lruvec, page_type): (&Lruvec, PageType),
         pages: &[Pfn],
+        mut frames: u64,
         out: &mut Vec<Pfn>,
     ) {
         let nr_before = out.len();
         let mut lists = lruvec.lock();
         let nr_listed = lists.len_of(page_type);
         for &pfn in pages {
-            if self.is_evictable(cache, lruvec, &lists, pfn, page_type) {
+            if !self.is_evictable(cache, lruvec, &lists, pfn, page_type) {
+                continue;
+            }
+            if let Some(left) = frames.checked_sub(self.links.frames_of(pfn)) {
+                frames = left;
                 self.links.unlink(&mut lists, pfn);
                 out.push(pfn);
             }
@@ -283,7 +288,7 @@ impl Reclaim {
         &self,
         lruvec: &Lruvec,
         page_type: PageType,
-        count: u64,
+        (count, frames): (u64, u64),
         control: &ScanControl<'_>,
         out: &mut Vec<Pfn>,
     ) -> u64 {
@@ -291,7 +296,7 @@ impl Reclaim {
         let looks = oldest.len() as u64;
         self.look_at(lruvec, page_type, control.within(), &mut oldest);
         self.lruvecs
-            .isolate_listed(&self.cache, lruvec, page_type, &oldest, out);
+            .isolate_listed(&self.cache, (lruvec, page_type), &oldest, frames, out);
         looks
     }
 }

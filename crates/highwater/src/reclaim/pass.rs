@@ -35,6 +35,8 @@ pub(super) enum Turn {
 pub(super) struct Pass<'a> {
     target: &'a GroupNode,
     depth: Depth,
+    /// The frames of the largest page that there may be.
+    page_max: Pages,
     /// Whether any group is protected.
     heeds: bool,
     known: HashMap<GroupKey, Protection>,
@@ -44,10 +46,11 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    pub(super) fn new(control: &ScanControl<'a>, groups: &GroupTree) -> Self {
+    pub(super) fn new(control: &ScanControl<'a>, groups: &GroupTree, page_max: Pages) -> Self {
         Self {
             target: control.target,
             depth: Depth::AboveLow,
+            page_max,
             heeds: groups.has_protection() && !control.ignores_protection,
             known: HashMap::new(),
             passed_over: HashSet::new(),
@@ -72,6 +75,12 @@ impl<'a> Pass<'a> {
         self.depth = Depth::AboveMin;
         self.passed_over.clear();
         true
+    }
+
+    /// Skips a group from now on, whose next page holds more frames than it may give.
+    pub(super) fn pass_over(&mut self, lruvec: &Lruvec) {
+        self.is_any_sheltered |= self.depth == Depth::AboveLow;
+        self.passed_over.insert(lruvec.group().key());
     }
 
     /// Returns whether any group was skipped.
@@ -103,7 +112,7 @@ impl<'a> Pass<'a> {
         if protection == Protection::NONE {
             return unprotected;
         }
-        let usage = usage_beside(group, protection.min.max(protection.low));
+        let usage = usage_beside(group, protection.min.max(protection.low), self.page_max);
         match protection.exposure(usage, self.depth) {
             Exposure::Exposed(exposed) => {
                 if usage <= protection.low && self.told_low.insert(group.key()) {
@@ -134,19 +143,22 @@ impl Reclaim {
             return true;
         };
         let protection = group.protection_below(&self.groups.root());
-        let usage = usage_beside(&group, protection.min);
+        if protection.min == Bytes::ZERO {
+            return true;
+        }
+        let usage = usage_beside(&group, protection.min, frames);
         match protection.exposure(usage, Depth::AboveMin) {
-            Exposure::Exposed(exposed) => protection == Protection::NONE || exposed >= frames,
+            Exposure::Exposed(exposed) => exposed >= frames,
             _ => false,
         }
     }
 }
 
-/// Returns a group's usage: a lower bound if that exceeds `threshold` by a page or more, which is
-/// enough for reclaim to continue, and otherwise exactly.
-fn usage_beside(group: &GroupNode, threshold: Bytes) -> Bytes {
+/// Returns a group's usage: a lower bound if that exceeds `threshold` by as many frames as a page
+/// may hold, which is enough for reclaim to continue, and otherwise exactly.
+fn usage_beside(group: &GroupNode, threshold: Bytes, beyond: Pages) -> Bytes {
     let certain = group.usage_bounds().low;
-    if certain >= threshold.saturating_add(Bytes::PAGE) {
+    if certain >= threshold.saturating_add(beyond.bytes()) {
         certain
     } else {
         group.usage_precise()

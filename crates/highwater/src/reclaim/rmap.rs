@@ -173,7 +173,7 @@ impl Reclaim {
 
     /// Counts a page that is evicted on behalf of the reclaimer that deferred it, which has counted
     /// the scan.
-    fn note_taken_over(&self, evicted: &Evicted, to: EvictedFor) {
+    pub(super) fn note_taken_over(&self, evicted: &Evicted, to: EvictedFor) {
         let Some(lruvec) = self.lruvecs.get(evicted.group) else {
             return;
         };

@@ -64,7 +64,7 @@ impl Reclaim {
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
         let mut scan = Scan {
             control,
-            pass: Pass::new(control, &self.groups),
+            pass: Pass::new(control, &self.groups, self.cache.order_max().pages()),
             scratch: Scratch::default(),
             outcome: Outcome::default(),
             // A pass that starts at the last priority evicts everything.
@@ -286,7 +286,11 @@ impl Reclaim {
             scan.has_spared_active |=
                 ages && !may_deactivate[page_type as usize] && active.0 >> priority > 0;
         }
-        let file = sizes.of_type(PageType::File) + self.pool.nr_free();
+        let frames = match self.cache.order_max() {
+            Order::ZERO => sizes,
+            _ => self.lruvecs.frames_below(scan.control.target),
+        };
+        let file = frames.of_type(PageType::File) + self.pool.nr_free();
         let file_is_tiny = scan.control.is_pool_wide()
             && file <= self.pool.watermarks().high
             && !may_deactivate[PageType::Anon as usize]

@@ -20,7 +20,9 @@ pub(super) struct Cluster<'a> {
     lruvec: &'a LruvecRef,
     page_type: PageType,
     from: ScanFrom,
+    /// Pages to look at, and the most frames that those may hold which are taken.
     count: u64,
+    frames: u64,
     round: &'a Round,
 }
 
@@ -49,19 +51,18 @@ impl Reclaim {
             page_type: PageType::Anon,
             from: ScanFrom::Oldest,
             count: 0,
+            frames: u64::MAX,
             round,
         };
         for page_type in PageType::ALL {
             cluster.page_type = page_type;
             for (from, count) in self.turns(&cluster, step, scan.control) {
                 let exposed = step.exposed - (scan.outcome.nr_reclaimed - before);
-                (cluster.from, cluster.count) = (from, count);
+                (cluster.from, cluster.count, cluster.frames) = (from, count, u64::MAX);
                 looked += if self.ages() && from == ScanFrom::List(Side::Active) {
                     self.age_list(&cluster, scan)
                 } else {
-                    // A page that might hold more frames than the group may give stays.
-                    let order = self.cache.order_max();
-                    cluster.count = count.min(exposed >> order.get());
+                    (cluster.count, cluster.frames) = (count.min(exposed), exposed);
                     self.shrink_list(&cluster, scan)
                 };
             }
@@ -73,7 +74,7 @@ impl Reclaim {
         if step.trims_anon && step.counts.of(LruList::ActiveAnon) == 0 {
             cluster.page_type = PageType::Anon;
             cluster.from = ScanFrom::List(Side::Active);
-            cluster.count = self.cluster(scan.control.actor);
+            (cluster.count, cluster.frames) = (self.cluster(scan.control.actor), u64::MAX);
             self.age_list(&cluster, scan);
         }
         looked
@@ -125,14 +126,18 @@ impl Reclaim {
         let looked = match cluster.from {
             ScanFrom::List(side) => {
                 let list = page_type.list(side);
-                self.lruvecs
-                    .isolate_tail(lruvec, list, cluster.count, isolated);
+                let most = (cluster.count, cluster.frames);
+                self.lruvecs.isolate_tail(lruvec, list, most, isolated);
                 isolated.len() as u64
             }
             ScanFrom::Oldest => {
-                self.isolate_oldest(lruvec, page_type, cluster.count, scan.control, isolated)
+                let most = (cluster.count, cluster.frames);
+                self.isolate_oldest(lruvec, page_type, most, scan.control, isolated)
             }
         };
+        if isolated.is_empty() && cluster.frames < self.cache.order_max().pages().0 {
+            scan.pass.pass_over(lruvec);
+        }
         debug_assert!(
             isolated.len() as u64 <= cluster.count,
             "no more than were counted"

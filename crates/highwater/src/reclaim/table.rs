@@ -272,22 +272,22 @@ impl Lruvecs {
         lruvec.note_sizes(&lists);
     }
 
-    /// Isolates up to `count` pages from the tail of a list.
+    /// Isolates up to `count` pages from the tail of a list, as long as they hold no more than
+    /// `frames` frames.
     pub(super) fn isolate_tail(
         &self,
         lruvec: &Lruvec,
         from: LruList,
-        count: u64,
+        (count, mut frames): (u64, u64),
         out: &mut Vec<Pfn>,
     ) {
-        let nr_before = out.len() as u64;
         let mut lists = lruvec.lock();
-        let pop = |_| self.links.pop_tail(&mut lists, from);
+        let pop = |_| {
+            let tail = self.links.tail(&lists, from)?;
+            frames = frames.checked_sub(self.links.frames_of(tail))?;
+            self.links.pop_tail(&mut lists, from)
+        };
         out.extend((0..count).map_while(pop));
-        debug_assert!(
-            out.len() as u64 == nr_before + count || lists.len(from) == 0,
-            "{from:?} has pages left and no tail"
-        );
         lruvec.note_sizes(&lists);
     }
 

@@ -11,7 +11,7 @@ use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::topology::Topology;
-use crate::units::{Bytes, FilePage, GroupId, PAGE_BYTES};
+use crate::units::{Bytes, FilePage, PAGE_BYTES};
 
 #[derive(Debug)]
 pub(super) struct Nothing(pub(super) u64);
@@ -187,7 +187,7 @@ fn lists_agree_with_queues() {
             1 => {
                 let (count, mut out) = (rng.u64(..5), Vec::new());
                 let list = LruList::ALL[rng.usize(..LruList::COUNT)];
-                lruvecs.isolate_tail(&lruvec, list, count, &mut out);
+                lruvecs.isolate_tail(&lruvec, list, (count, u64::MAX), &mut out);
                 let queue = &mut queues.0[list as usize];
                 let want: Vec<Pfn> = (0..count).map_while(|_| queue.pop_back()).collect();
                 assert_eq!(out, want);

@@ -153,7 +153,7 @@ fn age(scene: &Scene) {
     // All others go behind it.
     let lists = lruvecs.of(&root).expect("the root has lists");
     let mut others = Vec::new();
-    lruvecs.isolate_tail(&lists, LruList::InactiveFile, 64, &mut others);
+    lruvecs.isolate_tail(&lists, LruList::InactiveFile, (64, u64::MAX), &mut others);
     lruvecs.put_back(cache, &scene.groups, isolated);
     let placed = others.into_iter().map(|pfn| (pfn, Placement::Inactive));
     lruvecs.add_all(cache, &lists, placed);

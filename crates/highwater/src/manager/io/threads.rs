@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::cache::FileEntry;
 use crate::manager::Core;
 use crate::manager::error::ReadError;
-use crate::manager::fill::read_run;
+use crate::manager::fill::{MOVE_PAUSE, MOVES_MAX, read_run};
 use crate::manager::flight::Flight;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
@@ -142,8 +142,24 @@ impl Core {
         drop(self.land(flight, read));
     }
 
+    /// Reads the pages of a flight, again if the file's end has moved meanwhile.
     fn read_flight(&self, flight: &mut Flight) -> Result<usize, ReadError> {
-        let file: &Arc<FileEntry> = flight.area.file();
+        let file = Arc::clone(flight.area.file());
+        let mut nr_moves = 0;
+        loop {
+            let version = file.size_version();
+            let read = self.read_flight_once(&file, flight);
+            let is_steady = version.is_some() && file.size_version() == version;
+            if read.is_ok() || is_steady || nr_moves == MOVES_MAX {
+                return read;
+            }
+            nr_moves += 1;
+            // Not until the resize ends: it may wait for these pages.
+            thread::sleep(MOVE_PAUSE);
+        }
+    }
+
+    fn read_flight_once(&self, file: &FileEntry, flight: &mut Flight) -> Result<usize, ReadError> {
         let filling = &mut flight.cargo.filling[..];
         let first = filling[0].page();
         let read = catch_unwind(AssertUnwindSafe(|| read_run(&self.cache, file, filling)));

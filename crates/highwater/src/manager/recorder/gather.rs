@@ -526,7 +526,8 @@ impl<'a> Part<'a> {
             };
             let mut out = self.item(Item::File)?;
             let id = u64::from(file.id().number());
-            FileMoment::encode(&mut out, id, clip(name, PATH_MAX), file.pages(), resident);
+            let pages = file.pages() << file.order().get();
+            FileMoment::encode(&mut out, id, clip(name, PATH_MAX), pages, resident);
         }
         Ok(())
     }

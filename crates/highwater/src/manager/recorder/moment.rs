@@ -197,7 +197,7 @@ pub struct FileMoment {
     /// The path by which it was opened first; `[anonymous]` or `[shared]` for memory, `[storage]`
     /// for storage of the program.
     pub path: String,
-    /// Its length in pages.
+    /// Its length in pages of 4 KiB.
     pub pages: u64,
     /// Its resident pages, in bytes.
     pub resident: Estimate<Bytes>,
