@@ -543,3 +543,31 @@ fn a_group_below_its_low_gives_pages_if_there_are_no_others() {
     large.pin(0).expect("a block can be made");
     hw.check_invariants();
 }
+
+#[test]
+fn pages_of_all_sizes_share_a_pool() {
+    let mut rng = Rng::with_seed(12);
+    let hw = manager(300);
+    let access = Access::ReadOnly;
+    let mut files = Vec::new();
+    for size in SIZES {
+        let (source, content) = random_file(&mut rng, 20 * size);
+        let (file, map) = open(&hw, storage(&source, access, size, Route::Buffered), access);
+        files.push((source, file, map, content, size));
+    }
+    let mut pins = Vec::new();
+    for step in 0..3000 {
+        let (_, _, map, content, size) = &files[rng.usize(..files.len())];
+        let page = rng.usize(..20);
+        let pin = map.pin(page as u64);
+        let pin = pin.unwrap_or_else(|error| panic!("step {step}: {error}"));
+        assert!(pin[..] == page_of(content, *size, page));
+        pins.push(pin);
+        if pins.len() > 3 {
+            pins.swap_remove(rng.usize(..4));
+        }
+    }
+    drop(pins);
+    drop(files);
+    assert_empty(&hw);
+}

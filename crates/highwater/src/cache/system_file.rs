@@ -11,10 +11,11 @@
 //! long, as pages are, from a buffer aligned to 4 KiB, or is for the partial last page alone. So
 //! nothing is written beyond the end, and no page goes both ways.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -32,7 +33,7 @@ use crate::units::{Bytes, FilePage, Order, PAGE_BYTES, PAGE_SIZE};
 pub struct FileBacking {
     file: File,
     /// Length in bytes. Written by: [`set_len`](Backing::set_len), one thread at a time. Read by:
-    /// any thread. Publishes: nothing.
+    /// any thread. Publishes: that a resize has begun.
     len: AtomicU64,
     identity: FileIdentity,
     order: Order,
@@ -225,10 +226,11 @@ impl FileBacking {
         let size = self.order.size();
         for (page, len) in (first.0..).map(FilePage).zip(lens) {
             let want = self.page_len(page);
-            let most = if transfer == Transfer::Read {
-                size
-            } else {
-                want
+            let most = match (transfer, want) {
+                // What is written behind the last page is the program's affair.
+                (Transfer::Write, 0) if self.order == Order::ZERO => size,
+                (Transfer::Write, want) => want,
+                (Transfer::Read, _) => size,
             };
             if len < want || len > most {
                 let text = format!(
@@ -239,6 +241,11 @@ impl FileBacking {
             }
         }
         Ok(())
+    }
+
+    /// Returns the path that the system knows for the file, if any.
+    pub(crate) fn path_of_system(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok()
     }
 
     /// Checks that a file is open for writing.
@@ -442,8 +449,8 @@ fn complete(len: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> io:
 
 impl Backing for FileBacking {
     fn len(&self) -> u64 {
-        // Relaxed: see the field.
-        self.len.load(Ordering::Relaxed)
+        // Acquire. Pairs with: the store in `set_len`.
+        self.len.load(Ordering::Acquire)
     }
 
     fn page_size(&self) -> usize {
@@ -518,8 +525,9 @@ impl Backing for FileBacking {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
-        // Relaxed: see the field.
-        self.len.store(len, Ordering::Relaxed);
+        // Release. Pairs with: the load in `len`: a read that fails by the new length learns that
+        // the file is being resized.
+        self.len.store(len, Ordering::Release);
         Ok(())
     }
 

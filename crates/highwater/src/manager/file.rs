@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::{NoFrames, OpenError};
 use super::paths::OpenPath;
@@ -215,10 +215,9 @@ impl Manager {
     pub fn open_file(&self, file: FileBacking, access: Access) -> Result<File, OpenError> {
         self.core().require_frames()?;
         let path = match file.name() {
-            "" => Path::new("the given file"),
-            name => Path::new(name),
+            "" => file.path_of_system().unwrap_or_else(|| "a file".into()),
+            name => PathBuf::from(name),
         };
-        let path = path.to_path_buf();
         if access == Access::ReadWrite {
             file.check_writable().map_err(|source| OpenError::Io {
                 path: path.display().to_string(),

@@ -89,22 +89,23 @@ impl BlockSearch<'_> {
         let nr_blocks = u32::try_from(self.core.memory.pages().0 >> self.order.get());
         let nr_blocks = nr_blocks.expect("frames have 32-bit numbers");
         let cursor = &self.core.lumpy.0;
-        // Relaxed, both: see the field.
-        let start = cursor.load(Ordering::Relaxed);
         let mut left = at_most.min(nr_blocks);
-        let mut at = start;
         // Terminates: each round looks at the next blocks.
         while left > 0 {
             let looks = left.min(LOOKS);
             left -= looks;
+            // Relaxed: see the field. Before the looks, so that other threads look elsewhere.
+            let at = cursor.fetch_add(looks, Ordering::Relaxed);
             let blocks = (0..looks).map(|nth| at.wrapping_add(nth) % nr_blocks);
             let mut candidates: Vec<BlockPages> =
                 blocks.filter_map(|block| self.pages_of(block)).collect();
-            at = at.wrapping_add(looks) % nr_blocks;
-            cursor.store(at, Ordering::Relaxed);
             candidates.sort_by_key(|pages| frames_of(pages));
-            if candidates.iter().any(|pages| self.evict(pages)) {
-                return true;
+            for pages in candidates {
+                if self.may_all_go(&pages) && self.evict(&pages) {
+                    return true;
+                }
+                // Some pages of it may have gone.
+                self.givers.clear();
             }
         }
         false
@@ -118,9 +119,10 @@ impl BlockSearch<'_> {
         while at.0 < end {
             let mut frames = 1;
             if let Some(key) = self.core.cache.key_of(at) {
-                if key.order() > self.order || !self.may_go(at, key) {
+                if !self.may_go(at, key) {
                     return None;
                 }
+                // A larger page that begins here goes as a whole.
                 frames = 1 << key.order().get();
                 pages.push((at, key));
             } else if !self.core.memory.is_free(at) {
@@ -141,8 +143,14 @@ impl BlockSearch<'_> {
         giver.gives_block && (!self.core.cache.is_dirty(pfn) || writes())
     }
 
+    fn may_all_go(&mut self, pages: &[(Pfn, PageKey)]) -> bool {
+        pages.iter().all(|(pfn, key)| self.may_go(*pfn, *key))
+    }
+
     fn giver(&mut self, group: GroupId) -> Giver {
-        let (reclaim, frames) = (&self.core.reclaim, self.order.pages());
+        // As much as a larger page that begins with the block.
+        let frames = self.order.max(self.core.cache.order_max()).pages();
+        let reclaim = &self.core.reclaim;
         *self.givers.entry(group).or_insert_with(|| Giver {
             gives_block: reclaim.exposes(group, frames),
             swaps: reclaim.may_swap(group),

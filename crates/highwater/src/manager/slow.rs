@@ -271,14 +271,21 @@ impl Core {
     /// Frees a block of frames; returns false when no step helps.
     fn make_block(&self, order: Order, effort: &mut Effort<'_>) -> bool {
         if self.evict_block(order, effort.actor(), u32::MAX) {
+            effort.nr_blockless = 0;
+            effort.has_asked_logs = false;
             return effort.may_retry();
         }
         effort.nr_blockless += 1;
         if effort.nr_blockless > FRUITLESS_MAX {
             return false;
         }
-        // Pages that resist are released by other threads.
-        effort.waits(self, &self.groups.root(), Want::Frame, Patience::Fault)
+        // Pages wait for their logs, or are of closed files; others are released by other threads.
+        // Evicting in the order of use would free most of the pool for a block.
+        let asks = !std::mem::replace(&mut effort.has_asked_logs, true);
+        if !(asks && hiding(effort.way, || self.cache.ask_logs()) || self.reap_closing()) {
+            self.reclaim.wait_for_progress(PROMISE_PAUSE);
+        }
+        effort.may_retry()
     }
 
     /// Frees frames from the whole pool; returns false when no step helps.

@@ -293,12 +293,12 @@ impl Reclaim {
         Ok(())
     }
 
-    /// Returns whether pages of a group may be swapped out: not if its own swappiness, or the one
-    /// that it inherits from a group above, is 0.
+    /// Returns whether pages of a group may be swapped out: not without swap, nor if its
+    /// swappiness, or the one that it inherits from a group above, is 0.
     #[must_use]
     pub fn may_swap(&self, group: GroupId) -> bool {
         let lruvec = self.lruvecs.get(group);
-        lruvec.is_none_or(|lruvec| lruvec.swappiness() != Some(0))
+        self.has_swap() && lruvec.is_none_or(|lruvec| lruvec.swappiness() != Some(0))
     }
 
     /// Returns the swappiness in force for a group.

@@ -15,6 +15,7 @@ use super::lists::{Lists, LruList, PageType};
 use super::lruvec::Lruvec;
 use super::policy::EvictedBy;
 use super::recency::{LOOKS, Stamp};
+use super::table::TooLarge;
 use super::table::{Isolated, Lruvecs, type_of};
 use crate::cache::{Evicted, PageCache};
 use crate::group::GroupNode;
@@ -147,7 +148,7 @@ impl Lruvecs {
     }
 
     /// Isolates those of `pages` that are still on the lists of a type, as far as they hold no more
-    /// than `frames` frames.
+    /// than `frames` frames; returns whether one was left because it holds too many.
     pub(super) fn isolate_listed(
         &self,
         cache: &PageCache,
@@ -155,7 +156,8 @@ impl Lruvecs {
         pages: &[Pfn],
         mut frames: u64,
         out: &mut Vec<Pfn>,
-    ) {
+    ) -> TooLarge {
+        let mut is_too_large = TooLarge(false);
         let nr_before = out.len();
         let mut lists = lruvec.lock();
         let nr_listed = lists.len_of(page_type);
@@ -163,10 +165,13 @@ impl Lruvecs {
             if !self.is_evictable(cache, lruvec, &lists, pfn, page_type) {
                 continue;
             }
-            if let Some(left) = frames.checked_sub(self.links.frames_of(pfn)) {
-                frames = left;
-                self.links.unlink(&mut lists, pfn);
-                out.push(pfn);
+            match frames.checked_sub(self.links.frames_of(pfn)) {
+                None => is_too_large = TooLarge(true),
+                Some(left) => {
+                    frames = left;
+                    self.links.unlink(&mut lists, pfn);
+                    out.push(pfn);
+                }
             }
         }
         debug_assert_eq!(
@@ -175,6 +180,7 @@ impl Lruvecs {
             "pages left the lists of another type"
         );
         lruvec.note_sizes(&lists);
+        is_too_large
     }
 
     /// Checks that the order has the pages of the lists. Requires quiescence.
@@ -291,12 +297,14 @@ impl Reclaim {
         (count, frames): (u64, u64),
         control: &ScanControl<'_>,
         out: &mut Vec<Pfn>,
-    ) -> u64 {
+    ) -> (u64, TooLarge) {
         let mut oldest = self.lruvecs.oldest(lruvec, page_type, count);
         let looks = oldest.len() as u64;
         self.look_at(lruvec, page_type, control.within(), &mut oldest);
-        self.lruvecs
-            .isolate_listed(&self.cache, (lruvec, page_type), &oldest, frames, out);
-        looks
+        let of = (lruvec, page_type);
+        let is_too_large = self
+            .lruvecs
+            .isolate_listed(&self.cache, of, &oldest, frames, out);
+        (looks, is_too_large)
     }
 }

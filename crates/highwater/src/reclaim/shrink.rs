@@ -123,19 +123,18 @@ impl Reclaim {
         // Counted before they are isolated: a thread that finds the lists empty knows that pages
         // may come back.
         lruvec.note_isolated(page_type, cluster.count);
-        let looked = match cluster.from {
+        let most = (cluster.count, cluster.frames);
+        let (looked, is_too_large) = match cluster.from {
             ScanFrom::List(side) => {
                 let list = page_type.list(side);
-                let most = (cluster.count, cluster.frames);
-                self.lruvecs.isolate_tail(lruvec, list, most, isolated);
-                isolated.len() as u64
+                let is_too_large = self.lruvecs.isolate_tail(lruvec, list, most, isolated);
+                (isolated.len() as u64, is_too_large)
             }
             ScanFrom::Oldest => {
-                let most = (cluster.count, cluster.frames);
                 self.isolate_oldest(lruvec, page_type, most, scan.control, isolated)
             }
         };
-        if isolated.is_empty() && cluster.frames < self.cache.order_max().pages().0 {
+        if isolated.is_empty() && is_too_large.0 {
             scan.pass.pass_over(lruvec);
         }
         debug_assert!(

@@ -59,6 +59,10 @@ pub(super) struct Isolated {
     pub(super) from: LruvecRef,
 }
 
+/// Whether a page was left on its list because it holds more frames than may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooLarge(pub(super) bool);
+
 impl Isolated {
     /// Counts a page that is about to be isolated. The list's lock is held.
     fn note(cache: &PageCache, from: &LruvecRef, pfn: Pfn) -> Self {
@@ -273,22 +277,26 @@ impl Lruvecs {
     }
 
     /// Isolates up to `count` pages from the tail of a list, as long as they hold no more than
-    /// `frames` frames.
+    /// `frames` frames; returns whether a page was left because it holds too many.
     pub(super) fn isolate_tail(
         &self,
         lruvec: &Lruvec,
         from: LruList,
         (count, mut frames): (u64, u64),
         out: &mut Vec<Pfn>,
-    ) {
+    ) -> TooLarge {
+        let mut is_too_large = TooLarge(false);
         let mut lists = lruvec.lock();
         let pop = |_| {
             let tail = self.links.tail(&lists, from)?;
-            frames = frames.checked_sub(self.links.frames_of(tail))?;
+            let left = frames.checked_sub(self.links.frames_of(tail));
+            is_too_large = TooLarge(left.is_none());
+            frames = left?;
             self.links.pop_tail(&mut lists, from)
         };
         out.extend((0..count).map_while(pop));
         lruvec.note_sizes(&lists);
+        is_too_large
     }
 
     /// Isolates one page if it is on a list and `is_it` returns true; the condition still holds

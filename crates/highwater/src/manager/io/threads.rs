@@ -13,7 +13,7 @@ use crate::manager::error::ReadError;
 use crate::manager::fill::{MOVE_PAUSE, MOVES_MAX, read_run};
 use crate::manager::flight::Flight;
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
+use crate::sync::{Condvar, LockClass, Mutex, Rank, StatCell};
 
 static THREADS_LOCK: LockClass = LockClass::new("io_threads", Rank::Leaf);
 
@@ -144,11 +144,19 @@ impl Core {
 
     /// Reads the pages of a flight, again if the file's end has moved meanwhile.
     fn read_flight(&self, flight: &mut Flight) -> Result<usize, ReadError> {
-        let file = Arc::clone(flight.area.file());
+        let file: &FileEntry = flight.area.file();
+        let filling = &mut flight.cargo.filling[..];
+        let first = filling[0].page();
         let mut nr_moves = 0;
         loop {
             let version = file.size_version();
-            let read = self.read_flight_once(&file, flight);
+            let read = catch_unwind(AssertUnwindSafe(|| read_run(&self.cache, file, filling)));
+            let Ok(read) = read else {
+                return Err(ReadError::Io {
+                    page: first,
+                    source: std::io::Error::other("the storage panicked"),
+                });
+            };
             let is_steady = version.is_some() && file.size_version() == version;
             if read.is_ok() || is_steady || nr_moves == MOVES_MAX {
                 return read;
@@ -157,17 +165,5 @@ impl Core {
             // Not until the resize ends: it may wait for these pages.
             thread::sleep(MOVE_PAUSE);
         }
-    }
-
-    fn read_flight_once(&self, file: &FileEntry, flight: &mut Flight) -> Result<usize, ReadError> {
-        let filling = &mut flight.cargo.filling[..];
-        let first = filling[0].page();
-        let read = catch_unwind(AssertUnwindSafe(|| read_run(&self.cache, file, filling)));
-        read.unwrap_or_else(|_| {
-            Err(ReadError::Io {
-                page: first,
-                source: std::io::Error::other("the storage panicked"),
-            })
-        })
     }
 }
