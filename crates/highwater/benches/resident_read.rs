@@ -126,7 +126,8 @@ fn variants<'a>(
         let guard = hw.enter();
         let page = map.read(&guard, u64::from(place.page));
         let page = page.expect("a resident page");
-        let copy: [u8; PAGE_SIZE] = page.try_into().expect("one page");
+        let page: &[u8; PAGE_SIZE] = page.try_into().expect("one page");
+        let copy = *page;
         place.word_of(black_box(&copy))
     };
     let eight_a_guard = move |places: &[Place]| {

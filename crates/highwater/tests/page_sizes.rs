@@ -69,6 +69,12 @@ fn open(hw: &Manager, storage: FileBacking, access: Access) -> (File, Mapping) {
     (file, map.expect("the whole file"))
 }
 
+/// Opens a file with the largest pages, and maps all of it.
+fn open_large(hw: &Manager, source: &NamedTempFile) -> (File, Mapping) {
+    let access = Access::ReadOnly;
+    open(hw, storage(source, access, 65_536, Route::Buffered), access)
+}
+
 /// Returns the bytes of a page, zero behind the file's end.
 fn page_of(content: &[u8], size: usize, page: usize) -> Vec<u8> {
     let end = content.len().min((page + 1) * size);
@@ -238,12 +244,7 @@ fn blocks_are_made_among_smaller_pages() {
     let (source, content) = random_file(&mut rng, 65_536 * 8);
     let hw = manager(256);
     let (_small_file, small) = full_of_small_pages(&hw);
-    let access = Access::ReadOnly;
-    let (_file, map) = open(
-        &hw,
-        storage(&source, access, 65_536, Route::Buffered),
-        access,
-    );
+    let (_file, map) = open_large(&hw, &source);
     for step in 0..2000 {
         let page = rng.usize(..8);
         let read = map.pin(page as u64);
@@ -275,12 +276,7 @@ fn held_pages_in_all_blocks_are_an_error() {
     pins.sort_by_key(address);
     pins.dedup_by_key(|pin| address(pin));
     assert!(pins.len() >= 16, "{} blocks have a page", pins.len());
-    let access = Access::ReadOnly;
-    let (_file, map) = open(
-        &hw,
-        storage(&source, access, 65_536, Route::Buffered),
-        access,
-    );
+    let (_file, map) = open_large(&hw, &source);
     let before = hw.root().usage_precise();
     match map.pin(0) {
         Err(error @ ReadError::NoMemory { .. }) => {
@@ -317,12 +313,7 @@ fn neither_protected_nor_locked_pages_make_room_for_a_block() {
         locked.read(&hw.enter(), page % 40).expect("it can be read");
     }
     let (_small_file, small) = full_of_small_pages(&hw);
-    let access = Access::ReadOnly;
-    let (_large_file, large) = open(
-        &hw,
-        storage(&source, access, 65_536, Route::Buffered),
-        access,
-    );
+    let (_large_file, large) = open_large(&hw, &source);
     for step in 0..400 {
         large.pin(step % 8).expect("a block can be made");
         small
@@ -518,16 +509,11 @@ fn a_group_below_its_low_gives_pages_if_there_are_no_others() {
     let mut rng = Rng::with_seed(11);
     let (source, _) = random_file(&mut rng, 65_536 * 4);
     let hw = manager(256);
-    let access = Access::ReadOnly;
-    let (large_file, large) = open(
-        &hw,
-        storage(&source, access, 65_536, Route::Buffered),
-        access,
-    );
+    let (large_file, large) = open_large(&hw, &source);
     drop((large, large_file));
     let low = Limits::default().with_low(Bytes::mib(1));
     let tenant = hw.root().child("tenant", low).expect("a new name");
-    let own = hw.open_backing(TestFile::new(512) as Arc<dyn Backing>, access);
+    let own = hw.open_backing(TestFile::new(512) as Arc<dyn Backing>, Access::ReadOnly);
     let own = own.expect("one file more");
     let own = hw.space(&tenant).map_file(&own, 0..512).expect("the file");
     for page in 0..512 {
@@ -535,11 +521,7 @@ fn a_group_below_its_low_gives_pages_if_there_are_no_others() {
     }
     let (_file, map) = full_of_small_pages(&hw);
     map.read(&hw.enter(), 3).expect("it can be read");
-    let (_file, large) = open(
-        &hw,
-        storage(&source, access, 65_536, Route::Buffered),
-        access,
-    );
+    let (_file, large) = open_large(&hw, &source);
     large.pin(0).expect("a block can be made");
     hw.check_invariants();
 }

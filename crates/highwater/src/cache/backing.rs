@@ -158,13 +158,13 @@ pub trait Backing: Send + Sync + fmt::Debug {
 }
 
 /// The largest size of a page: 64 KiB.
-pub(super) const PAGE_ORDER_MAX: u8 = 4;
+const PAGE_ORDER_MAX: u8 = 4;
 
 /// Returns the order of pages of `size` bytes, if they may have that size.
 #[must_use]
 pub fn order_of_size(size: usize) -> Option<Order> {
-    let orders = (0..=PAGE_ORDER_MAX).filter_map(Order::new);
-    orders.into_iter().find(|order| order.size() == size)
+    let mut orders = (0..=PAGE_ORDER_MAX).filter_map(Order::new);
+    orders.find(|order| order.size() == size)
 }
 
 /// Returns the number of pages in `len` bytes, the last of which may be partial.

@@ -140,9 +140,9 @@ impl fmt::Debug for FileId {
 }
 
 /// File and page number, packed into one word that is not 0, so that it can be the tag that a frame
-/// is published under: the file's number, in the upper 23 bits, and the page's. The
-/// lowest bits of the file's number, the order of its pages, are 0 if these are of 4 KiB, which
-/// leaves them to the page's number.
+/// is published under: the file's number, in the upper 23 bits, and the page's. The lowest bits of
+/// the file's number, the order of its pages, are 0 if these are of 4 KiB, which leaves them to the
+/// page's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageKey(u64);
 

@@ -182,6 +182,12 @@ impl FileEntry {
         version.is_multiple_of(2).then_some(version)
     }
 
+    /// Returns whether the file was being resized when `version` was taken, or has been since.
+    #[must_use]
+    pub fn is_resized_since(&self, version: Option<u64>) -> bool {
+        version.is_none() || self.size_version() != version
+    }
+
     /// Returns the number of pages to a thread that has inserted pages as filling: the pages behind
     /// it must be given up.
     #[must_use]

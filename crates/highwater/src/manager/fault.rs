@@ -104,8 +104,7 @@ impl Core {
             let is_stored = source.file.is_stored(page);
             let version = source.file.size_version();
             if let Err(error) = fills.read() {
-                let is_steady = version.is_some() && source.file.size_version() == version;
-                if is_steady || nr_moves == MOVES_MAX {
+                if !source.file.is_resized_since(version) || nr_moves == MOVES_MAX {
                     return Err(error);
                 }
                 // The file's end has moved while its page was read, or is about to move.

@@ -62,8 +62,7 @@ pub(crate) const fn order_of_bits(bits: u64) -> Order {
     }
 }
 
-/// Marks the tags of large frames, whose three bits from [`TAG_ORDER_SHIFT`] on are the
-/// order.
+/// Marks the tags of large frames, whose three bits from [`TAG_ORDER_SHIFT`] on are the order.
 pub(crate) const TAG_LARGE: u64 = 1 << 63;
 pub(crate) const TAG_ORDER_SHIFT: u32 = 41;
 

@@ -108,10 +108,7 @@ impl Reclaim {
         let Some(home) = self.lruvecs.of(control.target) else {
             return true;
         };
-        let sizes = match self.cache.order_max() {
-            Order::ZERO => home.subtree_sizes(),
-            _ => self.lruvecs.frames_below(control.target),
-        };
+        let frames = self.file_frames(&home);
         let dirty = match control.is_pool_wide() {
             true => self.cache.nr_dirty().0,
             // Any staleness: a hint.
@@ -123,7 +120,17 @@ impl Reclaim {
                 u64::try_from(read.value).unwrap_or(0)
             }
         };
-        dirty > sizes.of_type(PageType::File).0 / 2
+        dirty > frames.0 / 2
+    }
+
+    /// Returns the frames of the file pages of a target and its descendants: the lengths of the
+    /// lists, unless there may be larger pages.
+    fn file_frames(&self, home: &Lruvec) -> Pages {
+        let sizes = match self.cache.order_max() {
+            Order::ZERO => home.subtree_sizes(),
+            _ => self.lruvecs.frames_below(home.group()),
+        };
+        sizes.of_type(PageType::File)
     }
 
     /// Returns whether something is left that the pass has not scanned.
@@ -286,11 +293,7 @@ impl Reclaim {
             scan.has_spared_active |=
                 ages && !may_deactivate[page_type as usize] && active.0 >> priority > 0;
         }
-        let frames = match self.cache.order_max() {
-            Order::ZERO => sizes,
-            _ => self.lruvecs.frames_below(scan.control.target),
-        };
-        let file = frames.of_type(PageType::File) + self.pool.nr_free();
+        let file = self.file_frames(&home) + self.pool.nr_free();
         let file_is_tiny = scan.control.is_pool_wide()
             && file <= self.pool.watermarks().high
             && !may_deactivate[PageType::Anon as usize]

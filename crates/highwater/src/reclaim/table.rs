@@ -285,6 +285,7 @@ impl Lruvecs {
         (count, mut frames): (u64, u64),
         out: &mut Vec<Pfn>,
     ) -> TooLarge {
+        let nr_before = out.len() as u64;
         let mut is_too_large = TooLarge(false);
         let mut lists = lruvec.lock();
         let pop = |_| {
@@ -295,6 +296,10 @@ impl Lruvecs {
             self.links.pop_tail(&mut lists, from)
         };
         out.extend((0..count).map_while(pop));
+        debug_assert!(
+            out.len() as u64 == nr_before + count || lists.len(from) == 0 || is_too_large.0,
+            "{from:?} has pages left and no tail"
+        );
         lruvec.note_sizes(&lists);
         is_too_large
     }

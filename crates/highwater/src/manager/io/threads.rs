@@ -157,8 +157,7 @@ impl Core {
                     source: std::io::Error::other("the storage panicked"),
                 });
             };
-            let is_steady = version.is_some() && file.size_version() == version;
-            if read.is_ok() || is_steady || nr_moves == MOVES_MAX {
+            if read.is_ok() || !file.is_resized_since(version) || nr_moves == MOVES_MAX {
                 return read;
             }
             nr_moves += 1;
