@@ -37,8 +37,8 @@
 //! A [`Guard`] protects the pages of read-only files from eviction while they are read, with hazard
 //! pointers: a resident read under it stores nothing that other threads write, once the page is
 //! marked as read. A [`PinnedPage`] is a pin that outlives a guard. Pages of
-//! writable files are held by their latch, [`PageRead`] or
-//! [`PageWrite`].
+//! writable files are held by their latch, [`PageRead`] or [`PageWrite`]; in tasks, such a guard is
+//! [`Owned`].
 //!
 //! # Reclaim
 //!
@@ -141,8 +141,8 @@ pub use group::Limits;
 pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
     CounterKind, File, Group, GroupSnapshot, Guard, Manager, Mapping, MemoryError, OpenError,
-    OptimisticRead, OutOfMemory, PageRead, PageWrite, PinnedPage, RangeError, ReadError, ReadWait,
-    ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling, Victim, Working,
+    OptimisticRead, OutOfMemory, Owned, PageRead, PageWrite, PinnedPage, RangeError, ReadError,
+    ReadWait, ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling, Victim, Working,
 };
 pub use reclaim::policy::{ParsePolicyError, PolicyKind};
 pub use topology::Topology;

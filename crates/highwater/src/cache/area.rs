@@ -157,6 +157,12 @@ impl VmArea {
         self.first.plus(page.0)
     }
 
+    /// Returns the frame of a mapped page. It may leave it right after.
+    #[must_use]
+    pub fn frame_of(&self, page: MapPage) -> Option<Pfn> {
+        self.table.get(page.0).pfn()
+    }
+
     /// Returns whether a page was unmapped.
     #[must_use]
     pub fn is_hole(&self, page: MapPage) -> bool {

@@ -114,7 +114,7 @@ impl PageCache {
                 continue;
             };
             if was_in_swap || anon.is_swapped(page) || self.is_dirty(pfn) {
-                self.memory.bytes_mut(latch.frame_mut()).fill(0);
+                latch.bytes_mut().fill(0);
                 anon.forget(page);
                 if self.is_dirty(pfn) {
                     self.clear_dirty(pfn, key);

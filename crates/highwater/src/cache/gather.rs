@@ -16,8 +16,8 @@ use super::backing::guarded;
 use super::seal::Image;
 use super::{FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
-use crate::memmap::{Frame, FrameWrite};
-use crate::sync::Untaken;
+use crate::memmap::{Frame, FrameMemory, FrameWrite};
+use crate::sync::{Untaken, Woken};
 use crate::units::Pfn;
 
 /// Most pages of 4 KiB written by one call. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms by
@@ -30,7 +30,7 @@ const RUN_MAX: usize = if cfg!(loom) { 2 } else { 32 };
 struct LatchedPage<'c> {
     key: PageKey,
     pfn: Pfn,
-    latch: FrameWrite<'c>,
+    latch: FrameWrite<&'c FrameMemory>,
 }
 
 impl LatchedPage<'_> {
@@ -84,21 +84,35 @@ impl PageCache {
                 outcome.held_up.push((key, pfn));
                 continue;
             }
-            let run_max = (RUN_MAX >> file.order().get()).max(1);
-            let mut run = vec![first];
-            while let Some((&(key, pfn), rest)) = left.split_first()
-                && run.len() < run_max
-                && run.last().is_some_and(|last| last.key.is_followed_by(key))
-                && let Ok(latch) = self.memory.try_exclude(pfn, key.get())
-                && let Some(next) = self.dirty_page(key, pfn, latch)
-                && self.is_logged(&file, pfn)
-                && !file.is_left_out(key.page())
-            {
-                run.push(next);
-                left = rest;
-            }
+            let (run, passed) = Woken::held_by(|| self.gather_run(first, &mut left, &file));
             self.write_run(&run, &file, outcome);
+            // Tasks are woken when no latch of the run is held, and before another is waited for.
+            let ((), waiting) = Woken::held_by(|| drop(run));
+            drop((passed, waiting));
         }
+    }
+
+    /// Latches the dirty pages that follow the first, if that does not wait.
+    fn gather_run<'c>(
+        &'c self,
+        first: LatchedPage<'c>,
+        left: &mut &[(PageKey, Pfn)],
+        file: &FileEntry,
+    ) -> Vec<LatchedPage<'c>> {
+        let run_max = (RUN_MAX >> file.order().get()).max(1);
+        let mut run = vec![first];
+        while let Some((&(key, pfn), rest)) = left.split_first()
+            && run.len() < run_max
+            && run.last().is_some_and(|last| last.key.is_followed_by(key))
+            && let Ok(latch) = self.memory.try_exclude(pfn, key.get())
+            && let Some(next) = self.dirty_page(key, pfn, latch)
+            && self.is_logged(file, pfn)
+            && !file.is_left_out(key.page())
+        {
+            run.push(next);
+            *left = rest;
+        }
+        run
     }
 
     /// Returns the page if it is still in its frame, and dirty.
@@ -106,7 +120,7 @@ impl PageCache {
         &self,
         key: PageKey,
         pfn: Pfn,
-        latch: FrameWrite<'c>,
+        latch: FrameWrite<&'c FrameMemory>,
     ) -> Option<LatchedPage<'c>> {
         self.is_dirty(pfn)
             .then_some(LatchedPage { key, pfn, latch })

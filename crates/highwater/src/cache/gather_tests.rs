@@ -97,7 +97,7 @@ impl Scene {
         }
         for page in dirty {
             let write = cache.try_write(PageKey::new(file.id(), page));
-            write.expect("resident").mark_dirty();
+            write.expect("resident").mark_dirty(&cache);
         }
         Self {
             cache,
@@ -129,7 +129,7 @@ fn neighbours_are_written_by_one_call() {
     assert!(scene.dirty().is_empty());
     for page in 0..20 {
         let key = PageKey::new(scene.file.id(), page);
-        scene.cache.try_write(key).unwrap().mark_dirty();
+        scene.cache.try_write(key).unwrap().mark_dirty(&scene.cache);
     }
     let held = scene
         .cache
@@ -204,7 +204,11 @@ fn who_writes_neighbours_back_waits_with_no_latch_in_hand() {
         while !scene.storage.calls.lock().contains(&(0, 0)) {
             thread::yield_now();
         }
-        scene.cache.try_write(key(0)).unwrap().mark_dirty();
+        scene
+            .cache
+            .try_write(key(0))
+            .unwrap()
+            .mark_dirty(&scene.cache);
         drop(later);
         assert_eq!(syncing.join().unwrap().nr_written, 3);
     });
@@ -232,7 +236,11 @@ fn files_hold_what_was_written_together() {
         .for_each(|(page, pfn)| fill(&memory, &cache, *pfn, key(page)));
     for round in 2..10 {
         for page in (0..101).filter(|page| *page == 100 || rng.u8(..) < 200) {
-            cache.try_write(key(page)).unwrap().fill(round);
+            cache
+                .try_write(key(page))
+                .unwrap()
+                .bytes_mut(&cache)
+                .fill(round);
             let from = usize::try_from(page).unwrap() * PAGE_SIZE;
             expected[from..len.min(from + PAGE_SIZE)].fill(round);
         }

@@ -114,6 +114,16 @@ impl Scene {
         self.fill_with(self.key, pfn, byte)
     }
 
+    fn write_back(&self) -> Result<WrittenBack, super::WriteBackError> {
+        self.cache.try_write_back(Pfn(0), &mut Woken::default())
+    }
+
+    /// Writes the first byte of a resident page.
+    fn write(&self, key: PageKey, byte: u8) {
+        let mut page = self.cache.try_write(key).unwrap();
+        page.bytes_mut(&self.cache)[0] = byte;
+    }
+
     fn fill_with(&self, key: PageKey, pfn: u32, byte: u8) -> bool {
         let frame = self.memory.claim(Pfn(pfn));
         match self.cache.begin_fill(key, frame, GroupId(0)) {
@@ -243,10 +253,9 @@ fn a_write_is_never_evicted_unwritten() {
         assert!(scene.fill(0, 1));
         let reclaimer = Arc::clone(&scene);
         let reclaimer = thread::spawn(move || reclaimer.evict(0));
-        let wrote = scene
-            .cache
-            .try_write(scene.key)
-            .map(|mut page| page[0] = 7)
+        let page = scene.cache.try_write(scene.key);
+        let wrote = page
+            .map(|mut page| page.bytes_mut(&scene.cache)[0] = 7)
             .is_some();
         let evicted = reclaimer.join().unwrap();
         if wrote {
@@ -293,11 +302,12 @@ fn an_optimistic_read_is_of_its_own_page() {
         let other = Arc::clone(&scene);
         let other = thread::spawn(move || {
             if let Some(mut page) = other.cache.try_write(other.key) {
-                page[0] = 3;
+                let bytes = page.bytes_mut(&other.cache);
+                bytes[0] = 3;
                 thread::yield_now();
-                page[1] = 2;
+                bytes[1] = 2;
             }
-            if other.cache.try_write_back(Pfn(0)).is_ok() && other.evict(0).is_ok() {
+            if other.write_back().is_ok() && other.evict(0).is_ok() {
                 assert!(other.fill_with(PageKey::new(other.file.id(), 1), 0, 9));
             }
         });
@@ -326,14 +336,14 @@ fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
         });
         let scene = Scene::over(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);
         assert!(scene.fill(0, 1));
-        scene.cache.try_write(scene.key).unwrap()[0] = 7;
+        scene.write(scene.key, 7);
         let syncing = Arc::clone(&scene);
         let syncing = thread::spawn(move || {
             let told = syncing.file.told_of_failures();
             syncing.sync(&told).unwrap();
             assert_eq!(storage.durable.load(Ordering::Relaxed), 7);
         });
-        if scene.cache.try_write_back(Pfn(0)).is_ok() && scene.evict(0).is_ok() {
+        if scene.write_back().is_ok() && scene.evict(0).is_ok() {
             let next = PageKey::new(scene.file.id(), 1);
             assert!(scene.fill_with(next, 0, 2));
         }
@@ -428,12 +438,12 @@ fn neighbours_that_are_written_together_are_dirty_or_in_their_file() {
         let keys = [0, 1].map(|page| PageKey::new(scene.file.id(), page));
         for (key, pfn) in keys.into_iter().zip([0, 1]) {
             assert!(scene.fill_with(key, pfn, 0));
-            scene.cache.try_write(key).unwrap()[0] = 7;
+            scene.write(key, 7);
         }
         let writer = Arc::clone(&scene);
         let writer = thread::spawn(move || {
             for key in [keys[1], keys[0]] {
-                writer.cache.try_write(key).unwrap()[0] = 8;
+                writer.write(key, 8);
             }
         });
         let dirty = scene.cache.dirty_pages_of(scene.file.id());
@@ -493,33 +503,29 @@ fn no_page_is_written_before_its_log() {
     model(|| {
         let storage = Arc::new(Logged::default());
         let scene = Scene::over(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);
-        assert!(
-            scene
-                .file
-                .set_gate(Arc::clone(&storage) as Arc<dyn WriteGate>)
-        );
+        let gate: Arc<dyn WriteGate> = storage.clone();
+        assert!(scene.file.set_gate(gate));
         assert!(scene.fill(0, 0));
         let change = |scene: &Scene, lsn: u8| {
             let mut page = scene.cache.try_write(scene.key).unwrap();
-            page[0] = lsn;
-            page.set_lsn(u64::from(lsn));
+            page.bytes_mut(&scene.cache)[0] = lsn;
+            page.set_lsn(u64::from(lsn), &scene.cache);
         };
         change(&scene, 1);
         let other = Arc::clone(&scene);
         let other = thread::spawn(move || {
             change(&other, 2);
-            other.cache.try_write_back(Pfn(0)).unwrap()
+            other.write_back().unwrap()
         });
-        if scene.cache.try_write_back(Pfn(0)).unwrap() == WrittenBack::HeldUp {
+        if scene.write_back().unwrap() == WrittenBack::HeldUp {
             assert!(scene.cache.ask_logs());
-            scene.cache.try_write_back(Pfn(0)).unwrap();
+            scene.write_back().unwrap();
         }
         other.join().unwrap();
         let dirty = scene.cache.dirty_pages_of(scene.file.id());
         let outcome = scene.cache.write_back_pages(&dirty);
-        let outcome = scene
-            .cache
-            .write_back_held_up(&scene.file, &outcome.held_up);
+        let held_up = &outcome.held_up;
+        let outcome = scene.cache.write_back_held_up(&scene.file, held_up);
         outcome.all_written().unwrap();
         assert!(!storage.is_ahead.load(Ordering::Relaxed));
         assert!(!scene.cache.is_dirty(Pfn(0)));

@@ -74,7 +74,7 @@ pub use filling::Filling;
 pub use flags::{CREDIT_MAX, PageFlag};
 pub use index::Presence;
 pub use key::{Access, FileId, FileKind, PageKey};
-pub use latch::{ReadLatch, WriteLatch};
+pub use latch::{KeptForLatch, PageTurn, ReadLatch, TaskRead, TaskWrite, WriteLatch};
 pub use outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
 #[cfg(feature = "lab")]
 pub use readahead::MarkRule;
@@ -336,29 +336,9 @@ impl PageCache {
         batch.evicted.clear();
         batch.kept.clear();
         batch.retract.clear();
-        for &pfn in candidates {
-            let Some(key) = self.index.begin_evict(pfn) else {
-                batch.kept.push((pfn, Kept::Busy));
-                continue;
-            };
-            // Checked again once the frame is taken; here it spares the attempt.
-            if self.mapcount(pfn) > 0 {
-                batch.woken.append(self.index.set_resident(pfn));
-                batch.kept.push((pfn, Kept::Mapped));
-                continue;
-            }
-            if !key.file().is_writable() {
-                batch.retract.push((pfn, key.get()));
-                continue;
-            }
-            match self.take_from_latch(pfn) {
-                Ok(frame) => batch.evicted.push(self.evicted(key, frame)),
-                Err(kept) => {
-                    batch.woken.append(self.index.set_resident(pfn));
-                    batch.kept.push((pfn, kept));
-                }
-            }
-        }
+        // Tasks that wait for a latch are woken afterwards, too.
+        let ((), woken) = Woken::held_by(|| self.take_frames(candidates, batch));
+        batch.woken.append(woken);
         if !batch.retract.is_empty() {
             self.memory.retract(&batch.retract, &mut batch.retracted);
             for pfn in batch.retracted.borrowed.drain(..) {
@@ -417,6 +397,33 @@ impl PageCache {
     /// Returns how many pages were read ahead and evicted without an access.
     pub fn nr_unread(&self) -> u64 {
         self.nr_unread.get()
+    }
+
+    /// Begins the eviction of pages, and takes the frames that are behind latches.
+    fn take_frames(&self, candidates: &[Pfn], batch: &mut EvictBatch) {
+        for &pfn in candidates {
+            let Some(key) = self.index.begin_evict(pfn) else {
+                batch.kept.push((pfn, Kept::Busy));
+                continue;
+            };
+            // Checked again once the frame is taken; here it spares the attempt.
+            if self.mapcount(pfn) > 0 {
+                batch.woken.append(self.index.set_resident(pfn));
+                batch.kept.push((pfn, Kept::Mapped));
+                continue;
+            }
+            if !key.file().is_writable() {
+                batch.retract.push((pfn, key.get()));
+                continue;
+            }
+            match self.take_from_latch(pfn) {
+                Ok(frame) => batch.evicted.push(self.evicted(key, frame)),
+                Err(kept) => {
+                    batch.woken.append(self.index.set_resident(pfn));
+                    batch.kept.push((pfn, kept));
+                }
+            }
+        }
     }
 
     /// Takes the frame of a clean page of a writable file, if its latch is free and no thread waits

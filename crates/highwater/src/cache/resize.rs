@@ -318,8 +318,7 @@ impl PageCache {
             let Some(mut latch) = self.latch_exclusively(key, pfn) else {
                 continue;
             };
-            let frame = latch.frame_mut();
-            self.memory.bytes_mut(frame)[from..].fill(0);
+            latch.bytes_mut()[from..].fill(0);
             if from == 0 && self.is_dirty(pfn) {
                 self.clear_dirty(pfn, key);
             }

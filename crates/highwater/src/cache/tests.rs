@@ -165,7 +165,10 @@ fn eviction_says_why_a_page_stays() {
     fill(&memory, &cache, 4, key(&changing, 2));
     let reader = memory.reader(memory.seat());
     assert!(cache.try_read(&reader, key(&fixed, 0)).is_some());
-    cache.try_write(key(&changing, 0)).unwrap().mark_dirty();
+    cache
+        .try_write(key(&changing, 0))
+        .unwrap()
+        .mark_dirty(&cache);
     let latched = cache.try_read_latched(key(&changing, 1)).unwrap();
     let kept = evict(&memory, &cache, &(0..6).map(Pfn).collect::<Vec<_>>());
     let mut kept = kept;
@@ -178,8 +181,14 @@ fn eviction_says_why_a_page_stays() {
     ];
     assert_eq!(kept, want);
     drop((reader, latched));
-    assert_eq!(cache.try_write_back(Pfn(2)).unwrap(), WrittenBack::Written);
-    assert_eq!(cache.try_write_back(Pfn(2)).unwrap(), WrittenBack::Clean);
+    assert_eq!(
+        cache.try_write_back(Pfn(2), &mut Woken::default()).unwrap(),
+        WrittenBack::Written
+    );
+    assert_eq!(
+        cache.try_write_back(Pfn(2), &mut Woken::default()).unwrap(),
+        WrittenBack::Clean
+    );
     assert!(evict(&memory, &cache, &[Pfn(0), Pfn(2), Pfn(3)]).is_empty());
     cache.check_invariants();
     assert_eq!(memory.count_free(), Pages(8));
@@ -288,7 +297,7 @@ fn files_of_odd_length_end_where_they_end() {
     let entry = cache.open(Arc::new(backing), Access::ReadWrite).unwrap();
     let key = PageKey::new(entry.id(), 1);
     fill(&memory, &cache, 0, key);
-    cache.try_write(key).unwrap().fill(9);
+    cache.try_write(key).unwrap().bytes_mut(&cache).fill(9);
     let dirty = cache.dirty_pages_of(entry.id());
     let written = cache.write_back_pages(&dirty);
     assert_eq!((dirty.len(), written.nr_written), (1, 1));

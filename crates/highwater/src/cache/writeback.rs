@@ -21,7 +21,7 @@ use super::key::{FileId, PageKey};
 use super::outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
 use crate::memmap::Frame;
-use crate::sync::Untaken;
+use crate::sync::{Untaken, Woken};
 use crate::units::{FilePage, PAGE_SIZE, Pfn};
 
 /// Chosen: a lock and a walk of a chain, cold, cost about as much as looking at this many frames in
@@ -29,18 +29,28 @@ use crate::units::{FilePage, PAGE_SIZE, Pfn};
 const LOOKS_PER_LOOKUP: u64 = 16;
 
 impl PageCache {
-    /// Writes a page back if it is dirty, its latch is free and its log permits it.
+    /// Writes a page back if it is dirty, its latch is free and its log permits it. Adds the tasks
+    /// to wake that wait for the latch: the caller may have isolated the page.
     ///
     /// # Errors
     ///
     /// When the file returns an error or writes only a part; the page stays dirty.
-    pub fn try_write_back(&self, pfn: Pfn) -> Result<WrittenBack, WriteBackError> {
+    pub fn try_write_back(
+        &self,
+        pfn: Pfn,
+        woken: &mut Woken,
+    ) -> Result<WrittenBack, WriteBackError> {
         let key = self.key_of(pfn).filter(|key| key.file().is_writable());
         let Some((key, file)) = key.and_then(|key| Some((key, self.files.get(key.file())?))) else {
             return Ok(WrittenBack::Clean);
         };
         match self.memory.try_exclude(pfn, key.get()) {
-            Ok(latch) => self.write_back_latched(key, &file, latch.frame()),
+            Ok(latch) => {
+                let result = self.write_back_latched(key, &file, latch.frame());
+                let ((), waiting) = Woken::held_by(|| drop(latch));
+                woken.append(waiting);
+                result
+            }
             Err(Untaken::Held) => Ok(WrittenBack::Latched),
             Err(Untaken::Absent) => Ok(WrittenBack::Clean),
         }

@@ -201,7 +201,7 @@ impl Mapping {
     /// Returns a page of a writable file that is mapped and young, latched for reading, if that
     /// does not wait: the fast path of a latched read.
     #[inline]
-    fn latch_young(&self, page: MapPage) -> Option<PageRead<'_>> {
+    pub(super) fn latch_young(&self, page: MapPage) -> Option<PageRead<'_>> {
         let pfn = self.area.frame_if_young(page)?;
         let (core, key) = (self.core(), self.area.key(page));
         let latched = core.cache.try_latch_at(key, pfn)?;
@@ -419,7 +419,7 @@ impl Mapping {
     /// Checks that a latched page was part of mapping and file when the latch was taken. Until it
     /// is released, it stays so.
     #[inline]
-    fn check_held(&self, page: MapPage, needs: Access) -> Result<(), ReadError> {
+    pub(super) fn check_held(&self, page: MapPage, needs: Access) -> Result<(), ReadError> {
         if self.is_gone(page, needs) {
             return Err(ReadError::Unmapped { page });
         }
@@ -511,7 +511,7 @@ impl Mapping {
 
     /// Checks that the page is inside the mapping and the file's access mode fits the call.
     #[inline]
-    fn check(&self, page: MapPage, needs: Access) -> Result<(), ReadError> {
+    pub(super) fn check(&self, page: MapPage, needs: Access) -> Result<(), ReadError> {
         if page.0 >= self.pages() {
             return Err(ReadError::OutOfRange {
                 page,

@@ -1,12 +1,15 @@
-//! Threads that lose their CPU in the middle of a fault, at points that no storage can observe.
+//! Threads in the middle of a fault, at points that no storage can observe.
+
+use std::task::{Context, Wake, Waker};
 
 use super::zeros::Zeros;
 use super::*;
 use crate::cache::Access;
 use crate::frame::AllocFlags;
 use crate::group::Limits;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread;
-use crate::units::Bytes;
+use crate::units::{Bytes, FilePage, MapPage};
 
 /// Longer than the 8 ms that a request waits without progress.
 const SUSPENDED: Duration = Duration::from_millis(50);
@@ -85,4 +88,43 @@ fn faults_without_frames_do_not_wait_for_each_other() {
     let pauses = hw.snapshot().counter("throttle_noprogress");
     assert!(pauses < 200, "{pauses} pauses");
     pool.free_bulk(&mut frames);
+}
+
+/// Counts wake-ups.
+#[derive(Default)]
+struct Counted(AtomicU64);
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn tasks_are_woken_before_a_fault_waits_for_a_latch() {
+    // Goal: a thread that has read a window in and waits for the latch of its first page, whose
+    // holder may wait for a task, does not keep the task from another page of the window. Method: a
+    // task waits for the second page; it must have been woken when the first is about to be
+    // latched.
+    let hw = Manager::builder().build().expect("a manager");
+    let file = hw.open_backing(Arc::new(Zeros { pages: 128 }), Access::ReadWrite);
+    let space = hw.space(&hw.root());
+    let map = space.map_file(&file.expect("a file"), 0..128);
+    let map = map.expect("within the file");
+    let (core, area) = (hw.core(), map.area());
+    let source = fill::FillSource::of(area);
+    let window = core.window_of_miss(source, FilePage(0), 4);
+    let supply = core.supply_one(source, FilePage(0)).expect("memory");
+    let fills = core.begin_wanted(source, &window, supply);
+    let mut fills = fills.expect("no other thread fills it");
+    let woken = Arc::new(Counted::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let second = area.key(MapPage(1));
+    let polled = core
+        .cache
+        .poll_lookup(second, &mut Context::from_waker(&waker));
+    assert!(polled.is_pending(), "the second page is in the window");
+    fills.read().expect("zeros");
+    let seen = fills.finish(|_| woken.0.load(Ordering::Relaxed));
+    assert_eq!(seen, 1);
 }

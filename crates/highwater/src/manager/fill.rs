@@ -14,14 +14,16 @@ use std::time::Duration;
 
 use super::Core;
 use super::error::{OutOfMemory, ReadError};
-use super::flight::{Aboard, Cargo, Flight};
+use super::flight::{Aboard, Arrived, Cargo, Flight};
 use super::slow::Patience;
-use crate::cache::{FileEntry, Filling, PageCache, PageFlag, PageKey, Readahead, VmArea, Window};
+use crate::cache::{
+    FileEntry, Filling, KeptForLatch, PageCache, PageFlag, PageKey, Readahead, VmArea, Window,
+};
 use crate::group::{GroupNode, NodeCharge};
-use crate::memmap::Frame;
+use crate::memmap::{Frame, FrameMemory};
 use crate::reclaim::{OnItsWay, pages_item};
 use crate::sync::{Arc, Woken};
-use crate::units::{Bytes, FilePage, Pages, Pfn};
+use crate::units::{Bytes, FilePage, MapPage, Pages, Pfn};
 
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
 /// stay on the inactive list until they are read, also where that list is a small part of the pool.
@@ -368,17 +370,17 @@ impl<'a> Fills<'a> {
 
     /// Makes the pages resident. Calls `take` with the first before it can be evicted.
     pub(super) fn finish<R>(mut self, take: impl FnOnce(Pfn) -> R) -> R {
-        // Finish the others first: `take` may wait for the first page's latch, and the latch's
-        // holder may wait for one of the others.
-        self.finish_from(1);
-        let first = self.filling.remove(0);
-        self.source.file.note_read(1, 0);
-        debug_assert!(self.filling.is_empty(), "`take` may wait for the others");
-        let key = first.key();
-        let pfn = self.core.cache.finish_fill_and(first, &mut self.woken);
-        self.note_resident();
+        let (pfn, key) = self.finish_first();
         if key.file().is_writable() {
-            return self.finish_latched(pfn, key, take);
+            let core = self.core;
+            return self.finish_latched(pfn, key, |kept| {
+                let taken = take(pfn);
+                if !core.reclaim.counts_first_access() {
+                    core.cache.forget_young(pfn);
+                }
+                drop(kept);
+                taken
+            });
         }
         // Taken before the page is on a list: until then it cannot be evicted.
         let taken = take(pfn);
@@ -389,19 +391,59 @@ impl<'a> Fills<'a> {
         taken
     }
 
-    /// As [`finish`](Self::finish), for a page whose latch another thread may already hold, perhaps
-    /// while it waits for memory: the page ends its transit before this thread waits.
-    fn finish_latched<R>(self, pfn: Pfn, key: PageKey, take: impl FnOnce(Pfn) -> R) -> R {
+    /// Makes the pages resident. Hands the first to a task, by `deliver`, before it can be evicted.
+    pub(super) fn finish_for<R>(
+        mut self,
+        area: &VmArea,
+        page: MapPage,
+        deliver: impl FnOnce(Arrived) -> R,
+    ) -> R {
         let core = self.core;
-        let kept = core.cache.keep_filled(pfn);
-        core.reclaim.add_page(pfn, key);
-        self.way.arrive();
-        let taken = take(pfn);
-        if !core.reclaim.counts_first_access() {
-            core.cache.forget_young(pfn);
+        if !area.key(page).file().is_writable() {
+            return self.finish(|pfn| {
+                let pinned = core.cache.pin_at(area.key(page), pfn);
+                core.cache.install(area, page, pfn);
+                deliver(Arrived::Pinned(pinned.expect("a page on no list stays")))
+            });
         }
-        drop(kept);
-        taken
+        let (pfn, key) = self.finish_first();
+        let memory = Arc::clone(&core.memory);
+        self.finish_latched(pfn, key, |kept| {
+            deliver(Arrived::Kept(kept.into_owned(memory)))
+        })
+    }
+
+    /// Makes the pages resident; the first is on no list yet.
+    fn finish_first(&mut self) -> (Pfn, PageKey) {
+        // Finish the others first: the caller may wait for the first page's latch, and the latch's
+        // holder may wait for one of the others.
+        self.finish_from(1);
+        let first = self.filling.remove(0);
+        self.source.file.note_read(1, 0);
+        debug_assert!(
+            self.filling.is_empty(),
+            "the caller may wait for the others"
+        );
+        let key = first.key();
+        let pfn = self.core.cache.finish_fill_and(first, &mut self.woken);
+        self.note_resident();
+        (pfn, key)
+    }
+
+    /// Hands over the first page, kept in its frame. Another thread may already hold its latch,
+    /// perhaps while it waits for memory: the page ends its transit before this thread waits.
+    fn finish_latched<R>(
+        &mut self,
+        pfn: Pfn,
+        key: PageKey,
+        take: impl FnOnce(KeptForLatch<&FrameMemory>) -> R,
+    ) -> R {
+        let kept = self.core.cache.keep_filled(pfn);
+        self.core.reclaim.add_page(pfn, key);
+        self.way.arrive();
+        // The holder of the latch may wait for one of these tasks.
+        self.woken.wake();
+        take(kept)
     }
 
     /// Makes pages resident that readahead filled.

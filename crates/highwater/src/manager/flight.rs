@@ -13,13 +13,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::ReadError;
-use crate::cache::{FileId, Filling, VmArea};
+use crate::cache::{FileId, Filling, KeptForLatch, VmArea};
 use crate::group::NodeCharge;
-use crate::memmap::Pinned;
+use crate::memmap::{FrameMemory, Pinned};
 use crate::reclaim::Afloat;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell, Woken};
-use crate::units::MapPage;
+use crate::units::{MapPage, Pfn};
 
 static FLIGHTS_LOCK: LockClass = LockClass::new("flights", Rank::Leaf);
 static LANDING_LOCK: LockClass = LockClass::new("landing", Rank::Leaf);
@@ -80,8 +80,22 @@ impl Flight {
     }
 }
 
-/// Result of a delivery: the page, pinned since before it could be evicted.
-type Delivered = Result<Pinned, ReadError>;
+/// A page that was brought in for a task.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    /// Pinned since before it could be evicted: of a file that is only read.
+    Pinned(Pinned),
+    /// The same for a page that has a latch: it stays until that is taken.
+    Kept(KeptPage),
+    /// Found in a frame, which it may have left: it has a latch.
+    Found(Pfn),
+}
+
+/// A page with a latch that stays in its frame for a task.
+pub(super) type KeptPage = KeptForLatch<Arc<FrameMemory>>;
+
+/// Result of a delivery.
+type Delivered = Result<Arrived, ReadError>;
 
 /// Where a task waits for the page that it asked storage for. Shared by the task and the flight;
 /// if the task is dropped, the flight lands all the same.
@@ -364,7 +378,6 @@ mod loom {
     use super::*;
     use crate::cache::loom::Nothing;
     use crate::cache::{Access, PageCache};
-    use crate::memmap::FrameMemory;
     use crate::percpu::Regime;
     use crate::sync::block_on;
     use crate::topology::Topology;

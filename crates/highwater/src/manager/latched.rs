@@ -1,40 +1,88 @@
-//! Guards of latched pages: shared ([`PageRead`]) and exclusive ([`PageWrite`]); and reads without
-//! a latch ([`OptimisticRead`]).
+//! Guards of latched pages: shared ([`PageRead`]) and exclusive ([`PageWrite`]), of threads and of
+//! tasks; and reads without a latch ([`OptimisticRead`]).
 //!
 //! A write latch does not make its page dirty: the first mutable access does, before a byte can
 //! change, and reports it to write-back.
+
+#![expect(private_bounds, reason = "the holds of a guard are a closed set")]
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::Core;
-use crate::cache::{FileEntry, PageKey, ReadLatch, WriteLatch};
-use crate::memmap::Glimpse;
-use crate::sync::MutexGuard;
+use super::mapping::Mapping;
+use crate::cache::{FileEntry, PageCache, PageKey, ReadLatch, TaskRead, TaskWrite, WriteLatch};
+use crate::memmap::{FrameMemory, Glimpse, MemoryRef};
+use crate::sync::{Arc, MutexGuard};
 
-/// Guards stay with their thread: debug builds find a thread that waits for itself by the latches
-/// that it has taken.
-type StaysHere = PhantomData<MutexGuard<'static, ()>>;
+/// How a guard keeps what its latch needs.
+pub(super) trait GuardHold {
+    /// Its reference to the memory of the latch.
+    type Memory: MemoryRef;
+    /// Returns the page cache.
+    fn cache(&self) -> &PageCache;
+    /// Tells write-back that a page has become dirty.
+    fn note_dirtied(&self);
+}
+
+/// A thread's hold: it borrows the mapping. Guards stay with their thread: debug builds find a
+/// thread that waits for itself by the latches that it has taken.
+pub struct Borrowed<'m> {
+    core: &'m Core,
+    _stays: PhantomData<MutexGuard<'static, ()>>,
+}
+
+/// A task's hold on a latched page: [`PageRead`] and [`PageWrite`] with it own their mapping, may
+/// be held across an `await`, and go to other threads. They come from
+/// [`Mapping::read_latched_async`] and [`Mapping::write_async`].
+///
+/// Threads and tasks that latch the page otherwise wait until the guard is dropped: do not block a
+/// thread on which its task has to run. Debug builds find no task that waits for itself.
+///
+/// [`Mapping::read_latched_async`]: crate::Mapping::read_latched_async
+/// [`Mapping::write_async`]: crate::Mapping::write_async
+///
+/// # Examples
+///
+/// ```
+/// # use highwater::Manager;
+/// use highwater::{Owned, PageRead, PageWrite};
+///
+/// # let source = tempfile::NamedTempFile::new()?;
+/// # std::fs::write(source.path(), [7; 3 * 4096])?;
+/// # let hw = Manager::builder().build()?;
+/// # let file = hw.open_writable(source.path())?;
+/// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+/// let mut write: PageWrite<'static, Owned> = hw.block_on(map.write_async(0))?;
+/// write[0] = 8;
+/// let read: PageRead<'static, Owned> = write.downgrade();
+/// let there = std::thread::spawn(move || read[0]);
+/// assert_eq!(there.join().unwrap(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Owned(Mapping);
 
 /// A page of a writable file, latched for reading. Writers and write-back wait.
 ///
 /// A thread that holds it and waits for the same page in another way waits for itself for ever;
 /// debug builds panic instead.
-pub struct PageRead<'m> {
-    core: &'m Core,
-    latched: ReadLatch<'m>,
-    stays: StaysHere,
+pub struct PageRead<'m, H: GuardHold = Borrowed<'m>> {
+    // Before the hold, which may be its file's last handle.
+    latched: ReadLatch<H::Memory>,
+    hold: H,
+    borrows: PhantomData<&'m ()>,
 }
 
-/// A page of a writable file, latched for writing. All other threads wait.
+/// A page of a writable file, latched for writing. All others wait.
 ///
 /// The first mutable access marks the page dirty, as does [`mark_dirty`](Self::mark_dirty). A page
 /// that was only read under this latch is not written back.
-pub struct PageWrite<'m> {
-    core: &'m Core,
-    latched: WriteLatch<'m>,
-    stays: StaysHere,
+pub struct PageWrite<'m, H: GuardHold = Borrowed<'m>> {
+    // As above.
+    latched: WriteLatch<H::Memory>,
+    hold: H,
+    borrows: PhantomData<&'m ()>,
 }
 
 /// A page of a writable file, read without a latch: [`Mapping::read_optimistic`].
@@ -85,22 +133,73 @@ pub struct OptimisticRead<'m> {
     glimpse: Glimpse<'m>,
 }
 
+impl<'m> Borrowed<'m> {
+    fn of(core: &'m Core) -> Self {
+        let _stays = PhantomData;
+        Self { core, _stays }
+    }
+}
+
+impl<'m> GuardHold for Borrowed<'m> {
+    type Memory = &'m FrameMemory;
+
+    #[inline(always)]
+    fn cache(&self) -> &PageCache {
+        &self.core.cache
+    }
+
+    fn note_dirtied(&self) {
+        self.core.note_dirtied();
+    }
+}
+
+impl GuardHold for Owned {
+    type Memory = Arc<FrameMemory>;
+
+    fn cache(&self) -> &PageCache {
+        &self.0.core().cache
+    }
+
+    fn note_dirtied(&self) {
+        self.0.core().note_dirtied();
+    }
+}
+
 impl<'m> PageRead<'m> {
     #[inline]
-    pub(super) fn new(core: &'m Core, latched: ReadLatch<'m>) -> Self {
-        let stays = PhantomData;
-        Self {
-            core,
-            latched,
-            stays,
-        }
+    pub(super) fn new(core: &'m Core, latched: ReadLatch<&'m FrameMemory>) -> Self {
+        Self::held(latched, Borrowed::of(core))
     }
 
     /// Begins an optimistic read of the page as it is.
     pub(super) fn glimpse(&self) -> Option<(PageKey, Glimpse<'m>)> {
         let key = self.latched.key();
-        let glimpse = self.core.cache.glimpse_at(key, self.latched.pfn())?;
+        let glimpse = self.hold.core.cache.glimpse_at(key, self.latched.pfn())?;
         Some((key, glimpse))
+    }
+
+    /// Gives the latch, of a page of `map`, to a task.
+    pub(super) fn into_owned(self, map: &Mapping) -> PageRead<'static, Owned> {
+        let latched = self.latched.into_owned(Arc::clone(&map.memory));
+        PageRead::owned(latched, map)
+    }
+}
+
+impl PageRead<'static, Owned> {
+    pub(super) fn owned(latched: TaskRead, map: &Mapping) -> Self {
+        Self::held(latched, Owned(map.clone()))
+    }
+}
+
+impl<'m, H: GuardHold> PageRead<'m, H> {
+    #[inline]
+    fn held(latched: ReadLatch<H::Memory>, hold: H) -> Self {
+        let borrows = PhantomData;
+        Self {
+            latched,
+            hold,
+            borrows,
+        }
     }
 
     /// Turns the latch into a write latch, without releasing it in between.
@@ -131,25 +230,37 @@ impl<'m> PageRead<'m> {
     /// # assert_eq!(map.read_latched(0)?[0], 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn try_upgrade(self) -> Result<PageWrite<'m>, Self> {
-        let Self { core, latched, .. } = self;
-        if !core.cache.may_dirty_now(latched.key(), latched.pfn()) {
-            return Err(Self::new(core, latched));
+    pub fn try_upgrade(self) -> Result<PageWrite<'m, H>, Self> {
+        let Self { latched, hold, .. } = self;
+        if !hold.cache().may_dirty_now(latched.key(), latched.pfn()) {
+            return Err(Self::held(latched, hold));
         }
         match latched.try_upgrade() {
-            Ok(latched) => Ok(PageWrite::new(core, latched)),
-            Err(latched) => Err(Self::new(core, latched)),
+            Ok(latched) => Ok(PageWrite::held(latched, hold)),
+            Err(latched) => Err(Self::held(latched, hold)),
         }
     }
 }
 
 impl<'m> PageWrite<'m> {
-    pub(super) fn new(core: &'m Core, latched: WriteLatch<'m>) -> Self {
-        let stays = PhantomData;
+    pub(super) fn new(core: &'m Core, latched: WriteLatch<&'m FrameMemory>) -> Self {
+        Self::held(latched, Borrowed::of(core))
+    }
+}
+
+impl PageWrite<'static, Owned> {
+    pub(super) fn owned(latched: TaskWrite, map: &Mapping) -> Self {
+        Self::held(latched, Owned(map.clone()))
+    }
+}
+
+impl<'m, H: GuardHold> PageWrite<'m, H> {
+    fn held(latched: WriteLatch<H::Memory>, hold: H) -> Self {
+        let borrows = PhantomData;
         Self {
-            core,
             latched,
-            stays,
+            hold,
+            borrows,
         }
     }
 
@@ -178,8 +289,8 @@ impl<'m> PageWrite<'m> {
     /// ```
     #[inline]
     pub fn mark_dirty(&mut self) {
-        if self.latched.mark_dirty() {
-            self.core.note_dirtied();
+        if self.latched.mark_dirty(self.hold.cache()) {
+            self.hold.note_dirtied();
         }
     }
 
@@ -197,8 +308,8 @@ impl<'m> PageWrite<'m> {
     ///
     /// See [`WriteGate`](crate::WriteGate).
     pub fn set_lsn(&mut self, lsn: u64) {
-        if self.latched.set_lsn(lsn) {
-            self.core.note_dirtied();
+        if self.latched.set_lsn(lsn, self.hold.cache()) {
+            self.hold.note_dirtied();
         }
     }
 
@@ -222,8 +333,8 @@ impl<'m> PageWrite<'m> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use = "the latch is released otherwise"]
-    pub fn downgrade(self) -> PageRead<'m> {
-        PageRead::new(self.core, self.latched.downgrade())
+    pub fn downgrade(self) -> PageRead<'m, H> {
+        PageRead::held(self.latched.downgrade(), self.hold)
     }
 }
 
@@ -349,7 +460,7 @@ impl<'m> OptimisticRead<'m> {
     }
 }
 
-impl Deref for PageRead<'_> {
+impl<H: GuardHold> Deref for PageRead<'_, H> {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &Self::Target {
@@ -357,7 +468,7 @@ impl Deref for PageRead<'_> {
     }
 }
 
-impl Deref for PageWrite<'_> {
+impl<H: GuardHold> Deref for PageWrite<'_, H> {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &Self::Target {
@@ -365,21 +476,21 @@ impl Deref for PageWrite<'_> {
     }
 }
 
-impl DerefMut for PageWrite<'_> {
+impl<H: GuardHold> DerefMut for PageWrite<'_, H> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
         self.mark_dirty();
-        &mut self.latched
+        self.latched.bytes_mut(self.hold.cache())
     }
 }
 
-impl fmt::Debug for PageRead<'_> {
+impl<H: GuardHold> fmt::Debug for PageRead<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.latched.fmt(f)
     }
 }
 
-impl fmt::Debug for PageWrite<'_> {
+impl<H: GuardHold> fmt::Debug for PageWrite<'_, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.latched.fmt(f)
     }
@@ -388,5 +499,17 @@ impl fmt::Debug for PageWrite<'_> {
 impl fmt::Debug for OptimisticRead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OptimisticRead({:?})", self.key)
+    }
+}
+
+impl fmt::Debug for Borrowed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Borrowed")
+    }
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Owned")
     }
 }

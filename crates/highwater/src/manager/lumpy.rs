@@ -24,6 +24,7 @@ use std::collections::HashMap;
 use super::Core;
 use crate::cache::{PageKey, WrittenBack};
 use crate::reclaim::Actor;
+use crate::sync::Woken;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::{GroupId, Order, Pages, Pfn};
 
@@ -168,7 +169,7 @@ impl BlockSearch<'_> {
             if self.actor == Actor::Clean {
                 return false;
             }
-            match cache.try_write_back(pfn) {
+            match cache.try_write_back(pfn, &mut Woken::default()) {
                 Ok(WrittenBack::Clean | WrittenBack::Written) => {}
                 Ok(WrittenBack::Awaited(_)) => reclaim.rotate(&[(pfn, key)]),
                 Ok(WrittenBack::Latched | WrittenBack::HeldUp | WrittenBack::NoSlot) | Err(_) => {

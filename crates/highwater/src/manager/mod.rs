@@ -51,6 +51,7 @@ mod error;
 mod events;
 mod exhausted;
 mod fault;
+mod fault_polled;
 mod file;
 mod fill;
 mod flight;
@@ -62,6 +63,7 @@ mod io;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;
 mod latched;
+mod latched_async;
 mod limits;
 mod lumpy;
 mod mapping;
@@ -102,7 +104,7 @@ pub use error::{
 pub use file::File;
 pub use group::Group;
 pub use guard::Guard;
-pub use latched::{OptimisticRead, PageRead, PageWrite};
+pub use latched::{OptimisticRead, Owned, PageRead, PageWrite};
 pub use mapping::Mapping;
 pub use pressure::Working;
 pub use read_async::ReadWait;

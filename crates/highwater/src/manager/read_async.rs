@@ -1,27 +1,18 @@
 //! Reads through a mapping as futures, and prefetching: faults during which no thread waits.
-//!
-//! The steps are those of a blocking fault (`fault.rs`, `fill.rs`), except for the three that wait:
-//!
-//! | a blocking fault waits for | a polled one |
-//! |---|---|
-//! | a fill or eviction of the page by another thread | is woken when it ends, and looks again |
-//! | memory | reclaims clean pages; if there are none, is woken when a flight lands, or polled again while other tasks have pages to take; if there is neither, waits like a blocking fault |
-//! | storage | launches the window, and is woken when its own page has landed |
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use super::Core;
 use super::access::PinnedPage;
 use super::error::{RangeError, ReadError};
-use super::fault::{Found, ROUNDS_MAX};
+use super::fault_polled::TaskFault;
 use super::fill::FillSource;
-use super::flight::Landing;
+use super::flight::Arrived;
 use super::mapping::Mapping;
 use super::slow::Patience;
-use crate::cache::{PageFlag, Presence, VmArea};
-use crate::memmap::Pinned;
+use crate::cache::VmArea;
 use crate::sync::Arc;
 use crate::units::{FilePage, MapPage};
 
@@ -60,18 +51,11 @@ const PREFETCH_BATCH: usize = 32;
 /// ```
 #[must_use = "a read that is not awaited reads nothing"]
 pub struct ReadWait {
-    map: Mapping,
     page: MapPage,
-    /// Where the page will land, once it is afloat.
-    landing: Option<Arc<Landing>>,
-    /// Whether this was counted as a page fault.
-    is_counted: bool,
-    /// Looks at the page that another thread had been first at.
-    rounds: u32,
-    /// Looks that found no memory.
-    nr_short: u32,
-    /// Whether it is counted as waiting for a page that another thread fills.
-    is_announced: bool,
+    // Before the mapping, which may be its file's last handle: a page that has landed here is
+    // pinned.
+    fault: TaskFault,
+    map: Mapping,
 }
 
 impl Mapping {
@@ -107,13 +91,9 @@ impl Mapping {
     /// ```
     pub fn read_async(&self, page: impl Into<MapPage>) -> ReadWait {
         ReadWait {
-            map: self.clone(),
             page: page.into(),
-            landing: None,
-            is_counted: false,
-            rounds: 0,
-            nr_short: 0,
-            is_announced: false,
+            fault: TaskFault::default(),
+            map: self.clone(),
         }
     }
 
@@ -159,184 +139,32 @@ impl Mapping {
     }
 }
 
-/// Result of one look at a missing page.
-enum PolledFault {
-    /// It was in the cache after all.
-    Taken(Pinned, Found),
-    /// It is afloat, and will land there.
-    Launched(Arc<Landing>),
-    /// Another thread was first: look again.
-    Again,
-    /// The task is woken when another thread's fill or eviction of the page ends.
-    Waits,
-    /// The task is woken when memory may have come.
-    Short,
-}
-
 impl Future for ReadWait {
     type Output = Result<PinnedPage, ReadError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        this.end_announcement();
-        let polled = this.advance(context);
-        polled.map_ok(|pinned| this.map.pinned_page(pinned))
-    }
-}
-
-impl ReadWait {
-    fn advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Pinned, ReadError>> {
-        if self.landing.is_some() {
-            debug_assert!(self.is_counted, "a page that is afloat was a fault");
-            let landed = self.poll_landing(context);
-            if landed.is_pending() {
-                self.map.core().see_to_it_from_outside();
-            }
-            return landed;
+        this.fault.end_announcement(this.map.core());
+        if !this.fault.is_afloat()
+            && let Some(pinned) = this.map.pin_resident(this.page)?
+        {
+            return Poll::Ready(Ok(this.map.pinned_page(pinned)));
         }
-        if let Some(pinned) = self.map.pin_resident(self.page)? {
-            return Poll::Ready(Ok(pinned));
-        }
-        let source = FillSource::of(self.map.area());
-        if !std::mem::replace(&mut self.is_counted, true) {
-            self.map.core().note_fault(source);
-        }
-        self.look(context)
-    }
-
-    /// Looks at a missing page until it is afloat, another thread has it, or it is found.
-    fn look(&mut self, context: &mut Context<'_>) -> Poll<Result<Pinned, ReadError>> {
-        debug_assert!(self.landing.is_none(), "a page is launched once");
-        while self.rounds < ROUNDS_MAX {
-            let (core, area) = (self.map.core(), self.map.area());
-            let looks_left = ROUNDS_MAX - self.nr_short;
-            match core.fault_polled(area, self.page, looks_left, context)? {
-                PolledFault::Again => self.rounds += 1,
-                PolledFault::Taken(pinned, found) => {
-                    core.note_found(FillSource::of(area), area.key(self.page).page(), found);
-                    return Poll::Ready(Ok(pinned));
-                }
-                PolledFault::Launched(landing) => {
-                    self.landing = Some(landing);
-                    return self.poll_landing(context);
-                }
-                waits @ (PolledFault::Waits | PolledFault::Short) => {
-                    self.nr_short += u32::from(matches!(waits, PolledFault::Short));
-                    self.is_announced = core.announce_from_outside();
-                    return Poll::Pending;
-                }
-            }
-        }
-        Poll::Ready(Err(ReadError::Starved {
-            page: self.map.area().key(self.page).page(),
-            rounds: ROUNDS_MAX,
-        }))
-    }
-
-    fn poll_landing(&mut self, context: &mut Context<'_>) -> Poll<Result<Pinned, ReadError>> {
-        debug_assert!(!self.is_announced, "the page is in this task's own flight");
-        let landing = self.landing.as_ref().expect("it is afloat");
-        let landed = landing.poll(context);
-        if landed.is_ready() {
-            self.landing = None;
-        }
-        if let Poll::Ready(Ok(_)) = &landed {
-            let area = self.map.area();
-            let page = area.key(self.page).page();
-            self.map
-                .core()
-                .note_found(FillSource::of(area), page, Found::Read);
-        }
-        landed
-    }
-
-    fn end_announcement(&mut self) {
-        if std::mem::take(&mut self.is_announced) {
-            self.map.core().io.flights.end_announcement();
-        }
+        let arrived = ready!(this.fault.poll(&this.map, this.page, context))?;
+        let Arrived::Pinned(pinned) = arrived else {
+            unreachable!("pages of a file that is only read are pinned");
+        };
+        Poll::Ready(Ok(this.map.pinned_page(pinned)))
     }
 }
 
 impl Drop for ReadWait {
     fn drop(&mut self) {
-        self.end_announcement();
-        // Before the mapping, which may be its file's last handle: a page that has landed here is
-        // pinned.
-        self.landing = None;
+        self.fault.end_announcement(self.map.core());
     }
 }
 
 impl Core {
-    /// Looks at a page of a mapping once: takes it, launches it, or has the task woken. If no
-    /// looks are left, takes memory by any means.
-    fn fault_polled(
-        &self,
-        area: &Arc<VmArea>,
-        page: MapPage,
-        looks_left: u32,
-        context: &mut Context<'_>,
-    ) -> Result<PolledFault, ReadError> {
-        let source = FillSource::of(area);
-        let key = area.key(page);
-        source.file.check_end(key.page())?;
-        match self.cache.poll_lookup(key, context) {
-            Poll::Pending => return Ok(PolledFault::Waits),
-            Poll::Ready(Presence::Absent) => {}
-            Poll::Ready(Presence::Resident(pfn)) => {
-                let take = |pfn| {
-                    let pinned = self.cache.pin_at(key, pfn)?;
-                    self.cache.install(area, page, pfn);
-                    Some(pinned)
-                };
-                if self.cache.clear_flag(pfn, PageFlag::Readahead) {
-                    self.launch_ahead(area, key.page());
-                }
-                let taken = self.take_cached(area.file(), pfn, take);
-                return Ok(taken.map_or(PolledFault::Again, |(pinned, found)| {
-                    PolledFault::Taken(pinned, found)
-                }));
-            }
-        }
-        let window = self.window_of_miss(source, key.page(), 1);
-        let supply = match self.supply_now(source) {
-            Some(supply) => supply,
-            None if looks_left > 0 && self.may_have_memory(context) => {
-                return Ok(PolledFault::Short);
-            }
-            None => self.supply_one(source, key.page())?,
-        };
-        let Some(fills) = self.begin_wanted(source, &window, supply) else {
-            return Ok(PolledFault::Again);
-        };
-        let mut flights = fills.set_afloat(area);
-        let landing = flights[0].deliver(page, &self.io.flights);
-        self.launch(flights);
-        Ok(PolledFault::Launched(landing))
-    }
-
-    /// Returns whether other reads may give memory back; has the task woken then.
-    fn may_have_memory(&self, context: &mut Context<'_>) -> bool {
-        if self.io.flights.watch(context) {
-            return true;
-        }
-        // Other tasks have pages pinned that they have not been polled for.
-        let is_any_untaken = self.io.flights.is_any_untaken();
-        if is_any_untaken {
-            context.waker().wake_by_ref();
-        }
-        is_any_untaken
-    }
-
-    /// Launches the window that a readahead mark triggers.
-    #[cold]
-    fn launch_ahead(&self, area: &Arc<VmArea>, page: FilePage) {
-        let source = FillSource::of(area);
-        if let Some(window) = self.window_of_mark(source, page) {
-            let fills = self.begin_ahead(source, &window, Patience::Polled);
-            self.launch(fills.set_afloat(area));
-        }
-    }
-
     /// Launches those of `pages` that are missing, as far as there is memory.
     fn prefetch(&self, area: &Arc<VmArea>, pages: &[MapPage]) {
         let source = FillSource::of(area);
@@ -367,10 +195,10 @@ impl Core {
 
 impl fmt::Debug for ReadWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { page, landing, .. } = self;
+        let Self { page, fault, .. } = self;
         f.debug_struct("ReadWait")
             .field("page", page)
-            .field("landing", landing)
+            .field("fault", fault)
             .finish_non_exhaustive()
     }
 }

@@ -17,14 +17,16 @@
 //! is a share of the memory without anonymous pages.
 
 use std::io;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use super::alarm::Alarm;
 use super::background::Background;
 use super::{Core, Manager};
 use crate::cache::{DirtyPressure, WriteBack, WriteBackOutcome};
 use crate::frame::Tunables;
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell, Woken};
 use crate::units::Pages;
 
 static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
@@ -72,6 +74,16 @@ struct WriterState {
     /// Number of callers that keep the thread paused.
     pauses: u32,
     /// Runs in which no page could be written back.
+    fruitless_runs: u64,
+    /// Tasks that wait like threads for `wrote`.
+    tasks: Vec<Waker>,
+}
+
+/// A task that waits for dirty pages to be written back.
+pub(super) struct DirtyWait {
+    /// Wakes it at its deadline.
+    alarm: Alarm,
+    /// Count of fruitless runs when it began.
     fruitless_runs: u64,
 }
 
@@ -165,8 +177,17 @@ impl Writeback {
     }
 
     fn note(&self, change: impl FnOnce(&mut WriterState)) {
-        change(&mut self.state.lock());
+        let mut state = self.state.lock();
+        change(&mut state);
+        let tasks = match state.is_running {
+            // A task may pause the thread, which waits for the end of its run.
+            true => Vec::new(),
+            false => std::mem::take(&mut state.tasks),
+        };
+        drop(state);
         self.wrote.notify_all();
+        // Outside the lock: wakers are the program's code.
+        drop(Woken::from_iter(tasks));
     }
 }
 
@@ -349,6 +370,50 @@ impl Core {
     pub(super) fn balance_dirty_pages(&self) {
         if self.cache.is_dirty_exceeded() {
             self.wait_for_writeback();
+        }
+    }
+
+    /// As [`balance_dirty_pages`](Self::balance_dirty_pages) for a task, which is woken after the
+    /// thread's run, or at its deadline. Without a thread, this one writes them back. `wait` is
+    /// `None` at first.
+    pub(super) fn poll_dirty_pages(
+        &self,
+        wait: &mut Option<DirtyWait>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        // Terminates: each round writes pages back, which are finitely many.
+        while self.cache.is_dirty_exceeded() && self.cache.look_at_dirty_limit() {
+            // Not under the lock: the alarm may be the program's timer.
+            let begun = wait.get_or_insert_with(|| self.begin_dirty_wait());
+            let mut state = self.writeback.state.lock();
+            if begun.fruitless_runs != state.fruitless_runs || self.now() >= begun.alarm.at() {
+                break;
+            }
+            if state.is_started {
+                state.is_wanted = true;
+                self.writeback.woken.notify_one();
+                if !state.tasks.iter().any(|it| it.will_wake(context.waker())) {
+                    state.tasks.push(context.waker().clone());
+                }
+                drop(state);
+                ready!(begun.alarm.poll(self.now(), context));
+                break;
+            }
+            drop(state);
+            if !is_of_use(&self.write_back(WriteBack::Oldest(OWN_CHUNK))) {
+                break;
+            }
+        }
+        *wait = None;
+        Poll::Ready(())
+    }
+
+    #[cold]
+    fn begin_dirty_wait(&self) -> DirtyWait {
+        self.stats.nr_dirty_throttled.add(1);
+        DirtyWait {
+            alarm: Alarm::new(&self.alarms, self.begun, self.now() + PAUSE_MAX),
+            fruitless_runs: self.writeback.state.lock().fruitless_runs,
         }
     }
 

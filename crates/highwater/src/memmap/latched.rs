@@ -12,31 +12,47 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::ptr::{self, NonNull};
+use std::task::{Context, Poll};
 
 use super::frames::{Frame, FrameMemory};
 use super::racy;
 use super::token::order_of;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{
-    HeldLatch, Latch, LatchMode, LatchWait, LatchedData, LockClass, Rank, Seen, Untaken,
+    Arc, HeldLatch, Latch, LatchMode, LatchWait, LatchedData, LockClass, Rank, Seen, Untaken,
 };
 use crate::units::{Order, Pfn};
 
 /// Class of every frame's latch.
 pub static LATCH_LOCK: LockClass = LockClass::new("latch", Rank::Latch);
 
+/// A reference to memory, borrowed by a thread or owned by a task.
+///
+/// # Safety
+///
+/// It is always the same memory, and exists as long as the reference.
+pub unsafe trait MemoryRef: Deref<Target = FrameMemory> {}
+
+// SAFETY: it is what a reference is.
+unsafe impl MemoryRef for &FrameMemory {}
+
+// SAFETY: a shared `Arc` names one value.
+unsafe impl MemoryRef for Arc<FrameMemory> {}
+
 /// A shared hold on a latched frame.
-pub struct FrameRead<'m> {
-    memory: &'m FrameMemory,
+pub struct FrameRead<M: MemoryRef> {
+    memory: M,
     pfn: Pfn,
     order: Order,
     held: HeldLatch,
 }
 
 /// An exclusive hold on a latched frame.
-pub struct FrameWrite<'m> {
-    memory: &'m FrameMemory,
+pub struct FrameWrite<M: MemoryRef> {
+    memory: M,
     /// The frame's token, which the latch has at all other times.
     frame: ManuallyDrop<Frame>,
     data: LatchedData,
@@ -50,6 +66,18 @@ pub struct Glimpse<'m> {
     pfn: Pfn,
     order: Order,
     seen: Seen,
+}
+
+/// A task that waits for the latch of a frame: its place in the queue, until dropped. The page
+/// stays in the frame meanwhile.
+#[derive(Debug)]
+pub struct LatchTurn {
+    memory: Arc<FrameMemory>,
+    pfn: Pfn,
+    key: u64,
+    mode: LatchMode,
+    /// Its place, once it waits.
+    ticket: Option<u64>,
 }
 
 impl FrameMemory {
@@ -84,7 +112,7 @@ impl FrameMemory {
     ///
     /// The reason why it was not taken.
     #[inline]
-    pub fn try_share(&self, pfn: Pfn, key: u64) -> Result<FrameRead<'_>, Untaken> {
+    pub fn try_share(&self, pfn: Pfn, key: u64) -> Result<FrameRead<&Self>, Untaken> {
         let Some((latch, word)) = self.latches.get(pfn.index()) else {
             return Err(Untaken::Absent);
         };
@@ -107,7 +135,7 @@ impl FrameMemory {
     /// # Errors
     ///
     /// The reason why it was not taken.
-    pub fn try_exclude(&self, pfn: Pfn, key: u64) -> Result<FrameWrite<'_>, Untaken> {
+    pub fn try_exclude(&self, pfn: Pfn, key: u64) -> Result<FrameWrite<&Self>, Untaken> {
         let (latch, word) = self.slot(pfn);
         latch.try_exclusive()?;
         let write = self.excluded(pfn);
@@ -120,33 +148,21 @@ impl FrameMemory {
 
     /// Takes the latch of a frame that is about to be taken from it: fails if it is held, waited
     /// for or kept.
-    pub fn try_exclude_idle(&self, pfn: Pfn) -> Option<FrameWrite<'_>> {
+    pub fn try_exclude_idle(&self, pfn: Pfn) -> Option<FrameWrite<&Self>> {
         let (latch, _) = self.slot(pfn);
         latch.try_exclusive_to_retire().ok()?;
         Some(self.excluded(pfn))
     }
 
     /// Wraps an exclusive hold that this thread has just got.
-    fn excluded(&self, pfn: Pfn) -> FrameWrite<'_> {
-        let (latch, word) = self.slot(pfn);
-        // Relaxed: the latch orders it.
-        let order = order_of(word.load(Ordering::Relaxed));
-        // SAFETY: the frame is latched under a key of this order, so that no token of it exists,
-        // and this thread is the only holder of the latch. `FrameWrite` forgets the token, or ends
-        // the latch.
-        let frame = unsafe { Frame::owned_of_order(pfn, self.id, order) };
-        FrameWrite {
-            memory: self,
-            frame: ManuallyDrop::new(frame),
-            data: LatchedData::Unchanged,
-            held: HeldLatch::note(latch),
-        }
+    fn excluded(&self, pfn: Pfn) -> FrameWrite<&Self> {
+        FrameWrite::of(self, pfn, HeldLatch::note(&self.slot(pfn).0))
     }
 
     /// As [`try_share`](Self::try_share), but waits for other holders; the page stays in the frame
     /// meanwhile. `None` if the frame is not latched under `key`.
     #[cold]
-    pub fn share_later(&self, pfn: Pfn, key: u64) -> Option<FrameRead<'_>> {
+    pub fn share_later(&self, pfn: Pfn, key: u64) -> Option<FrameRead<&Self>> {
         let held = self.wait(pfn, key, LatchMode::Shared)?;
         let read = FrameRead {
             memory: self,
@@ -160,7 +176,7 @@ impl FrameMemory {
     /// As [`try_exclude`](Self::try_exclude), but waits for other holders; the page stays in the
     /// frame meanwhile. `None` if the frame is not latched under `key`.
     #[cold]
-    pub fn exclude_later(&self, pfn: Pfn, key: u64) -> Option<FrameWrite<'_>> {
+    pub fn exclude_later(&self, pfn: Pfn, key: u64) -> Option<FrameWrite<&Self>> {
         drop(self.wait(pfn, key, LatchMode::Exclusive)?);
         Some(self.excluded(pfn)).filter(|_| self.has_key(pfn, key))
     }
@@ -222,7 +238,7 @@ impl FrameMemory {
     }
 }
 
-impl<'m> FrameRead<'m> {
+impl<M: MemoryRef> FrameRead<M> {
     /// Returns the bytes.
     #[inline]
     #[must_use]
@@ -251,19 +267,50 @@ impl<'m> FrameRead<'m> {
     /// # Errors
     ///
     /// The hold as it was, if there is one.
-    pub fn try_upgrade(self) -> Result<FrameWrite<'m>, Self> {
-        let Self { memory, pfn, .. } = self;
-        if !memory.slot(pfn).0.try_upgrade() {
+    pub fn try_upgrade(self) -> Result<FrameWrite<M>, Self> {
+        if !self.memory.slot(self.pfn).0.try_upgrade() {
             return Err(self);
         }
-        let mut read = ManuallyDrop::new(self);
-        // SAFETY: the hold itself is not used any more, and is not dropped.
-        unsafe { std::ptr::drop_in_place(&raw mut read.held) };
-        Ok(memory.excluded(pfn))
+        let (memory, pfn, held) = self.into_parts();
+        Ok(FrameWrite::of(memory, pfn, held))
+    }
+
+    /// Takes the hold apart. The latch stays held.
+    fn into_parts(self) -> (M, Pfn, HeldLatch) {
+        let read = ManuallyDrop::new(self);
+        // SAFETY: the hold is not dropped, so that this field is moved out once.
+        let memory = unsafe { ptr::read(&raw const read.memory) };
+        // SAFETY: as above.
+        let held = unsafe { ptr::read(&raw const read.held) };
+        (memory, read.pfn, held)
     }
 }
 
-impl Drop for FrameRead<'_> {
+impl FrameRead<&FrameMemory> {
+    /// Turns it into a hold by a task, which may go to other threads.
+    ///
+    /// # Panics
+    ///
+    /// When it is of another memory.
+    #[must_use]
+    pub fn into_owned(self, memory: Arc<FrameMemory>) -> FrameRead<Arc<FrameMemory>> {
+        assert!(
+            ptr::eq(self.memory, &raw const *memory),
+            "the latch is of another memory"
+        );
+        let order = self.order;
+        let (_, pfn, _noted) = self.into_parts();
+        let held = HeldLatch::by_task();
+        FrameRead {
+            memory,
+            pfn,
+            order,
+            held,
+        }
+    }
+}
+
+impl<M: MemoryRef> Drop for FrameRead<M> {
     #[inline]
     fn drop(&mut self) {
         let (latch, _) = self.memory.slot(self.pfn);
@@ -271,16 +318,40 @@ impl Drop for FrameRead<'_> {
     }
 }
 
-impl<'m> FrameWrite<'m> {
+impl<M: MemoryRef> FrameWrite<M> {
+    /// Wraps an exclusive hold that the caller has just got.
+    fn of(memory: M, pfn: Pfn, held: HeldLatch) -> Self {
+        // Relaxed: the latch orders it.
+        let order = order_of(memory.slot(pfn).1.load(Ordering::Relaxed));
+        // SAFETY: the frame is latched under a key of this order, so that no token of it exists,
+        // and the caller is the only holder of the latch. `FrameWrite` forgets the token, or ends
+        // the latch.
+        let frame = unsafe { Frame::owned_of_order(pfn, memory.id, order) };
+        Self {
+            memory,
+            frame: ManuallyDrop::new(frame),
+            data: LatchedData::Unchanged,
+            held,
+        }
+    }
+
     /// Returns the frame, to read.
     pub fn frame(&self) -> &Frame {
         &self.frame
     }
 
-    /// Returns the frame, to write: its version changes with the release.
-    pub fn frame_mut(&mut self) -> &mut Frame {
+    /// Returns the bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.memory.bytes(&self.frame)
+    }
+
+    /// Returns the bytes, to write: the version changes with the release.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.data = LatchedData::Changed;
-        &mut self.frame
+        self.memory.bytes_mut(&mut self.frame)
     }
 
     /// Returns the key of the page.
@@ -300,36 +371,157 @@ impl<'m> FrameWrite<'m> {
         if !self.memory.slot(pfn).0.retire() {
             return Err(self);
         }
-        let mut write = ManuallyDrop::new(self);
-        // SAFETY: the hold itself is not used any more, and is not dropped.
-        unsafe { std::ptr::drop_in_place(&raw mut write.held) };
-        // SAFETY: as above; the latch has no right to the frame any more.
-        Ok(unsafe { ManuallyDrop::take(&mut write.frame) })
+        let (_, frame, _) = self.into_parts();
+        Ok(frame)
     }
 
     /// Turns it into a shared hold.
-    pub fn downgrade(self) -> FrameRead<'m> {
-        let (memory, pfn, order) = (self.memory, self.frame.pfn(), self.frame.order());
-        let (latch, _) = memory.slot(pfn);
-        latch.downgrade(self.data, &memory.latch_queues, pfn.index());
-        let mut write = ManuallyDrop::new(self);
-        // SAFETY: the hold itself is not used any more, and is not dropped.
-        unsafe { std::ptr::drop_in_place(&raw mut write.held) };
+    pub fn downgrade(self) -> FrameRead<M> {
+        let (pfn, order) = (self.frame.pfn(), self.frame.order());
+        let (latch, _) = self.memory.slot(pfn);
+        latch.downgrade(self.data, &self.memory.latch_queues, pfn.index());
+        let (memory, frame, held) = self.into_parts();
+        // The latch has its right again.
+        std::mem::forget(frame);
         FrameRead {
             memory,
             pfn,
             order,
-            held: HeldLatch::note(latch),
+            held,
+        }
+    }
+
+    /// Takes the hold apart. The latch stays as it is.
+    fn into_parts(self) -> (M, Frame, HeldLatch) {
+        let mut write = ManuallyDrop::new(self);
+        // SAFETY: the hold is not dropped, so that this field is moved out once.
+        let frame = unsafe { ManuallyDrop::take(&mut write.frame) };
+        // SAFETY: as above.
+        let memory = unsafe { ptr::read(&raw const write.memory) };
+        // SAFETY: as above.
+        let held = unsafe { ptr::read(&raw const write.held) };
+        (memory, frame, held)
+    }
+}
+
+impl FrameWrite<&FrameMemory> {
+    /// Turns it into a hold by a task, which may go to other threads.
+    ///
+    /// # Panics
+    ///
+    /// When it is of another memory.
+    #[must_use]
+    pub fn into_owned(self, memory: Arc<FrameMemory>) -> FrameWrite<Arc<FrameMemory>> {
+        assert!(
+            ptr::eq(self.memory, &raw const *memory),
+            "the latch is of another memory"
+        );
+        let data = self.data;
+        let (_, frame, _noted) = self.into_parts();
+        FrameWrite {
+            memory,
+            frame: ManuallyDrop::new(frame),
+            data,
+            held: HeldLatch::by_task(),
         }
     }
 }
 
-impl Drop for FrameWrite<'_> {
+impl<M: MemoryRef> Drop for FrameWrite<M> {
     #[inline]
     fn drop(&mut self) {
         let pfn = self.frame.pfn();
         let (latch, _) = self.memory.slot(pfn);
         latch.release_exclusive(self.data, &self.memory.latch_queues, pfn.index());
+    }
+}
+
+impl LatchTurn {
+    /// Begins to wait for the latch of a frame that is latched under `key`.
+    pub fn new(memory: Arc<FrameMemory>, pfn: Pfn, key: u64, mode: LatchMode) -> Self {
+        Self {
+            memory,
+            pfn,
+            key,
+            mode,
+            ticket: None,
+        }
+    }
+
+    /// Returns the frame's number.
+    #[must_use]
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// Takes the latch shared, or has the task woken when it may be free; `None` if the frame is
+    /// not latched under the key.
+    pub fn poll_share(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<FrameRead<Arc<FrameMemory>>>> {
+        debug_assert_eq!(self.mode, LatchMode::Shared);
+        if self.ticket.is_none() {
+            match self.memory.try_share(self.pfn, self.key) {
+                Ok(read) => return Poll::Ready(Some(read.into_owned(Arc::clone(&self.memory)))),
+                Err(Untaken::Absent) => return Poll::Ready(None),
+                Err(Untaken::Held) => {}
+            }
+        }
+        self.poll_hold(context).map(|is_held| {
+            is_held.then(|| FrameRead {
+                memory: Arc::clone(&self.memory),
+                pfn: self.pfn,
+                order: order_of(self.key),
+                held: HeldLatch::by_task(),
+            })
+        })
+    }
+
+    /// As [`poll_share`](Self::poll_share), exclusively.
+    pub fn poll_exclude(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<FrameWrite<Arc<FrameMemory>>>> {
+        debug_assert_eq!(self.mode, LatchMode::Exclusive);
+        if self.ticket.is_none() {
+            match self.memory.try_exclude(self.pfn, self.key) {
+                Ok(write) => return Poll::Ready(Some(write.into_owned(Arc::clone(&self.memory)))),
+                Err(Untaken::Absent) => return Poll::Ready(None),
+                Err(Untaken::Held) => {}
+            }
+        }
+        self.poll_hold(context).map(|is_held| {
+            is_held
+                .then(|| FrameWrite::of(Arc::clone(&self.memory), self.pfn, HeldLatch::by_task()))
+        })
+    }
+
+    fn poll_hold(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        self.wait(|wait| Pin::new(wait).poll(context))
+    }
+
+    /// Goes on with the wait for a moment.
+    fn wait<R>(&mut self, poll: impl FnOnce(&mut LatchWait<'_, &dyn Fn() -> bool>) -> R) -> R {
+        let (latch, word) = self.memory.slot(self.pfn);
+        // Relaxed: `LatchWait` has acquired the word before.
+        let is_wanted = || word.load(Ordering::Relaxed) == self.key;
+        let queues = (latch, &self.memory.latch_queues);
+        let is_wanted: &dyn Fn() -> bool = &is_wanted;
+        let wait = LatchWait::new(queues, self.pfn.index(), self.mode, is_wanted);
+        let mut wait = wait.resumed(self.ticket.take());
+        let polled = poll(&mut wait);
+        self.ticket = wait.suspend();
+        polled
+    }
+}
+
+impl Drop for LatchTurn {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            // The place is left, and given to the next.
+            self.wait(|wait| wait.leave());
+        }
     }
 }
 
@@ -367,20 +559,20 @@ impl<'m> Glimpse<'m> {
 
     /// Takes the latch exclusively, if it is free and the bytes have not changed since it began.
     #[must_use]
-    pub fn try_exclude(self) -> Option<FrameWrite<'m>> {
+    pub fn try_exclude(self) -> Option<FrameWrite<&'m FrameMemory>> {
         let (latch, _) = self.memory.slot(self.pfn);
         let is_held = latch.try_exclusive_since(self.seen);
         is_held.then(|| self.memory.excluded(self.pfn))
     }
 }
 
-impl fmt::Debug for FrameRead<'_> {
+impl<M: MemoryRef> fmt::Debug for FrameRead<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FrameRead({})", self.pfn)
     }
 }
 
-impl fmt::Debug for FrameWrite<'_> {
+impl<M: MemoryRef> fmt::Debug for FrameWrite<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "FrameWrite({})", self.frame.pfn())
     }

@@ -25,7 +25,7 @@ use crate::group::{GroupNode, GroupTree, Limits};
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, StatCell};
+use crate::sync::{Arc, StatCell, Woken};
 use crate::topology::Topology;
 use crate::units::{Bytes, FilePage, MapPage, Pages, Pfn};
 
@@ -348,7 +348,7 @@ impl Dirty {
         let filling = cache.begin_fill(key, memory.claim(PFN), root.id());
         cache.finish_fill(filling.unwrap());
         file.note_filled();
-        cache.try_write(key).unwrap().mark_dirty();
+        cache.try_write(key).unwrap().mark_dirty(&cache);
         let scene = Self {
             memory,
             cache,
@@ -371,7 +371,11 @@ impl Dirty {
 
     /// Acts as write-back; returns whether reclaim awaited the page, and whether it was rotated.
     fn write_back(&self) -> (bool, bool) {
-        match self.cache.try_write_back(PFN).unwrap() {
+        match self
+            .cache
+            .try_write_back(PFN, &mut Woken::default())
+            .unwrap()
+        {
             WrittenBack::Awaited(key) => (true, self.lruvecs.rotate(&self.cache, PFN, key)),
             _ => (false, false),
         }

@@ -385,7 +385,8 @@ impl Reclaim {
             scan.has_spared_dirty |= is_spared;
             return Err(self.side_of(pfn).into());
         }
-        match self.cache.try_write_back(pfn) {
+        let woken = &mut scan.scratch.evict.woken;
+        match self.cache.try_write_back(pfn, woken) {
             // This thread has isolated it, so no other can await it.
             Ok(WrittenBack::Written | WrittenBack::Awaited(_)) => {
                 self.stats.nr_vmscan_write.add(1);

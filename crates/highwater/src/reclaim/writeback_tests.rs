@@ -84,7 +84,7 @@ impl Written {
         (0..8).for_each(|page| _ = scene.fault(&root, page));
         scene.reclaim.drain_batches();
         let write = scene.cache.try_write(PageKey::new(file, 0));
-        write.expect("resident").mark_dirty();
+        write.expect("resident").mark_dirty(&scene.cache);
         // Only its position decides when it is evicted.
         scene.cache.forget_young(scene.pfn(0));
         let scene = Arc::new(scene);
@@ -233,7 +233,7 @@ fn a_page_that_reclaim_awaits_is_the_next_to_go() {
     assert!(written.write_back(|_| ()));
     assert_eq!(written.counts(), [0, 0]);
     let (cache, key) = (&written.scene.cache, PageKey::new(written.entry.id(), 0));
-    cache.try_write(key).unwrap().mark_dirty();
+    cache.try_write(key).unwrap().mark_dirty(cache);
     let pfn = written.scene.pfn(0);
     written.scene.reclaim.rotate(&[(pfn, key)]);
     assert_eq!(written.counts(), [0, 0], "dirty again");

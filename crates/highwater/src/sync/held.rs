@@ -26,6 +26,11 @@ mod noted {
             Self(address)
         }
 
+        /// Notes nothing: a task holds it, which moves between threads.
+        pub const fn by_task() -> Self {
+            Self(0)
+        }
+
         /// Returns whether this thread holds the latch.
         pub fn is_noted(latch: &Latch) -> bool {
             let address = std::ptr::from_ref(latch).addr();
@@ -59,6 +64,11 @@ mod noted {
         /// Notes nothing.
         #[inline(always)]
         pub fn note(_: &Latch) -> Self {
+            Self
+        }
+        /// Notes nothing.
+        #[inline(always)]
+        pub const fn by_task() -> Self {
             Self
         }
         /// Returns false.

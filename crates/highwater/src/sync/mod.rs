@@ -20,9 +20,6 @@ mod stat;
 mod times;
 mod wake;
 
-#[cfg(all(test, loom))]
-mod latch_loom;
-
 pub(crate) use block::Parker;
 pub use block::block_on;
 pub use held::HeldLatch;

@@ -21,7 +21,10 @@ impl Woken {
     /// Does `work`, and holds the tasks back that it wakes on this thread; returns them with its
     /// result. It must not wait for any of them.
     pub fn held_by<R>(work: impl FnOnce() -> R) -> (R, Self) {
-        let before = HELD.replace(Some(Vec::new()));
+        let Ok(before) = HELD.try_with(|held| held.replace(Some(Vec::new()))) else {
+            // In the last destructors of a thread nothing is held back any more.
+            return (work(), Self::default());
+        };
         let done = catch_unwind(AssertUnwindSafe(work));
         let held = Self(HELD.replace(before).unwrap_or_default());
         match done {

@@ -99,7 +99,8 @@ impl Scene {
     }
 
     fn write(&self, page: u64, byte: u8) -> Option<()> {
-        self.cache.try_write(self.key(page))?[0] = byte;
+        let mut page = self.cache.try_write(self.key(page))?;
+        page.bytes_mut(&self.cache)[0] = byte;
         Some(())
     }
 
@@ -118,7 +119,9 @@ impl Scene {
     }
 
     fn swap_out(&self, pfn: u32) -> WrittenBack {
-        self.cache.try_write_back(Pfn(pfn)).unwrap()
+        self.cache
+            .try_write_back(Pfn(pfn), &mut Woken::default())
+            .unwrap()
     }
 
     fn used(&self) -> u64 {
@@ -262,13 +265,19 @@ fn a_page_that_is_written_while_it_is_written_back_is_dirty_or_in_its_file() {
         let file = cache.open(backing, Access::ReadWrite).unwrap();
         let filling = cache.begin_fill(file.key(0), memory.claim(Pfn(0)), GroupId(0));
         cache.finish_fill(filling.unwrap());
-        cache.try_write(file.key(0)).unwrap()[0] = 7;
+        let mut page = cache.try_write(file.key(0)).unwrap();
+        page.bytes_mut(&cache)[0] = 7;
+        drop(page);
         let cache = Arc::new(cache);
         let other = Arc::clone(&cache);
         let key = file.key(0);
         let other = thread::spawn(move || other.write_back_pages(&[(key, Pfn(0))]).nr_written);
-        let mut written = u64::from(cache.try_write_back(Pfn(0)).unwrap() == WrittenBack::Written);
-        cache.try_write(file.key(0)).unwrap()[0] = 8;
+        let mut written = u64::from(
+            cache.try_write_back(Pfn(0), &mut Woken::default()).unwrap() == WrittenBack::Written,
+        );
+        let mut page = cache.try_write(file.key(0)).unwrap();
+        page.bytes_mut(&cache)[0] = 8;
+        drop(page);
         written += other.join().unwrap();
         let is_dirty = cache.is_dirty(Pfn(0));
         assert_eq!(cache.nr_dirty(), Pages(u64::from(is_dirty)));

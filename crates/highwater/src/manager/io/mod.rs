@@ -400,7 +400,6 @@ impl Core {
             wanted,
         } = flight;
         let aboard = self.io.flights.aboard(area.file().id());
-        let first = cargo.filling[0].key();
         debug_assert!(
             !matches!(read, Ok(pages) if pages == 0 || pages > cargo.filling.len()),
             "{read:?} of {} pages",
@@ -409,14 +408,13 @@ impl Core {
         let mut fills = Fills::ashore(self, FillSource::of(&area), cargo, aboard);
         fills.give_up(*read.as_ref().unwrap_or(&0));
         match (read, wanted) {
-            (Ok(_), Some(wanted)) if wanted.is_awaited() => fills.finish(|pfn| {
-                // Dropped before the flight has landed: it may be all that keeps the page pinned.
-                let wanted = wanted;
-                let pinned = self.cache.pin_at(first, pfn);
-                let pinned = pinned.expect("a page on no list stays");
-                self.cache.install(&area, wanted.page, pfn);
-                wanted.landing.land(Ok(pinned))
-            }),
+            (Ok(_), Some(wanted)) if wanted.is_awaited() => {
+                fills.finish_for(&area, wanted.page, |arrived| {
+                    // Dropped before the flight has landed: it may be all that keeps the page.
+                    let wanted = wanted;
+                    wanted.landing.land(Ok(arrived))
+                })
+            }
             (Ok(_), _) => {
                 fills.finish_ahead();
                 None

@@ -1,13 +1,17 @@
 //! Loom models of latches: mutual exclusion, waiting, and optimistic reads beside writers and the
 //! next page behind the same latch.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 
 use ::loom::{model, thread};
 
-use super::atomic::{AtomicU64, Ordering, fence};
-use super::{Arc, Latch, LatchMode, LatchQueues, LatchWait, LatchedData, LockClass, Rank, Untaken};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::block::block_on;
+use crate::sync::{
+    Arc, Latch, LatchMode, LatchQueues, LatchWait, LatchedData, LockClass, Rank, Untaken,
+};
 
 static CLASS: LockClass = LockClass::new("latch", Rank::Latch);
 
@@ -241,6 +245,75 @@ fn a_waiter_that_gives_up_wakes_the_next() {
                 scene.release(LatchMode::Exclusive, LatchedData::Unchanged);
             }
         }
+        holder.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(scene.latch.try_exclusive(), Ok(()));
+        assert_eq!(scene.latch.try_shared(), Err(Untaken::Held));
+    });
+}
+
+/// Takes the latch as a task does that suspends its wait between polls.
+fn take_by_task(scene: &Scene, mode: LatchMode) -> bool {
+    let mut ticket = None;
+    let polled = poll_fn(|context| {
+        let queues = (&scene.latch, &scene.queues);
+        let mut wait = LatchWait::new(queues, 0, mode, || true).resumed(ticket);
+        let polled = Pin::new(&mut wait).poll(context);
+        ticket = wait.suspend();
+        polled
+    });
+    block_on(polled, None).unwrap()
+}
+
+#[test]
+fn a_wait_goes_on_after_it_was_suspended() {
+    // Goal: a suspended wait keeps its place, and is woken. Method: a task and a thread wait for
+    // the same latch beside the holder's release.
+    model(|| {
+        let scene = Scene::new();
+        assert!(scene.latch.try_exclusive().is_ok());
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            assert!(other.take(1, LatchMode::Exclusive));
+            other.release(LatchMode::Exclusive, LatchedData::Unchanged);
+        });
+        let task = Arc::clone(&scene);
+        let task = thread::spawn(move || {
+            assert!(take_by_task(&task, LatchMode::Exclusive));
+            task.release(LatchMode::Exclusive, LatchedData::Changed);
+        });
+        scene.release(LatchMode::Exclusive, LatchedData::Unchanged);
+        other.join().unwrap();
+        task.join().unwrap();
+        assert_eq!(scene.latch.try_exclusive(), Ok(()));
+    });
+}
+
+#[test]
+fn a_suspended_wait_that_is_left_wakes_the_next() {
+    // Goal: as `a_waiter_that_gives_up_wakes_the_next`, for a task that is dropped while its wait
+    // is suspended.
+    model(|| {
+        let scene = Scene::new();
+        assert!(scene.latch.try_exclusive().is_ok());
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            assert!(take_by_task(&other, LatchMode::Shared));
+            other.release(LatchMode::Shared, LatchedData::Unchanged);
+        });
+        let holder = Arc::clone(&scene);
+        let holder =
+            thread::spawn(move || holder.release(LatchMode::Exclusive, LatchedData::Changed));
+        let queues = (&scene.latch, &scene.queues);
+        let mut wait = LatchWait::new(queues, 0, LatchMode::Exclusive, || true);
+        let mut context = Context::from_waker(Waker::noop());
+        if Pin::new(&mut wait).poll(&mut context).is_ready() {
+            scene.release(LatchMode::Exclusive, LatchedData::Unchanged);
+        }
+        let ticket = wait.suspend();
+        LatchWait::new(queues, 0, LatchMode::Exclusive, || true)
+            .resumed(ticket)
+            .leave();
         holder.join().unwrap();
         other.join().unwrap();
         assert_eq!(scene.latch.try_exclusive(), Ok(()));

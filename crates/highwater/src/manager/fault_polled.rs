@@ -1,0 +1,237 @@
+//! Page faults of tasks: faults during which no thread waits.
+//!
+//! The steps are those of a blocking fault (`fault.rs`, `fill.rs`), except for the three that wait:
+//!
+//! | a blocking fault waits for | a polled one |
+//! |---|---|
+//! | a fill or eviction of the page by another thread | is woken when it ends, and looks again |
+//! | memory | reclaims clean pages; if there are none, is woken when a flight lands, or polled again while other tasks have pages to take; if there is neither, waits like a blocking fault |
+//! | storage | launches the window, and is woken when its own page has landed |
+
+use std::task::{Context, Poll};
+
+use super::Core;
+use super::error::ReadError;
+use super::fault::{Found, ROUNDS_MAX};
+use super::fill::FillSource;
+use super::flight::{Arrived, Landing};
+use super::mapping::Mapping;
+use super::slow::Patience;
+use crate::cache::{PageFlag, PageKey, Presence, VmArea};
+use crate::sync::Arc;
+use crate::units::{FilePage, MapPage, Pfn};
+
+/// The page fault of a task.
+#[derive(Debug, Default)]
+pub(super) struct TaskFault {
+    /// Where the page will land, once it is afloat.
+    landing: Option<Arc<Landing>>,
+    /// Whether it was counted as a page fault.
+    is_counted: bool,
+    /// Looks at the page that another thread had been first at.
+    rounds: u32,
+    /// Looks that found no memory.
+    nr_short: u32,
+    /// Whether it is counted as waiting for a page that another thread fills.
+    is_announced: bool,
+}
+
+/// Result of one look at a missing page.
+enum PolledFault {
+    /// It is in the cache.
+    Taken(Arrived, Found),
+    /// It is afloat, and will land there.
+    Launched(Arc<Landing>),
+    /// Another thread was first: look again.
+    Again,
+    /// The task is woken when another thread's fill or eviction of the page ends.
+    Waits,
+    /// The task is woken when memory may have come.
+    Short,
+}
+
+impl TaskFault {
+    /// Returns whether its page is being read in.
+    pub(super) fn is_afloat(&self) -> bool {
+        self.landing.is_some()
+    }
+
+    /// Begins a poll of the task, or ends the fault.
+    pub(super) fn end_announcement(&mut self, core: &Core) {
+        if std::mem::take(&mut self.is_announced) {
+            core.io.flights.end_announcement();
+        }
+    }
+
+    /// Brings in a page that the caller has not found.
+    pub(super) fn poll(
+        &mut self,
+        map: &Mapping,
+        page: MapPage,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Arrived, ReadError>> {
+        if self.is_afloat() {
+            debug_assert!(self.is_counted, "a page that is afloat was a fault");
+            let landed = self.poll_landing(map, page, context);
+            if landed.is_pending() {
+                map.core().see_to_it_from_outside();
+            }
+            return landed;
+        }
+        if !std::mem::replace(&mut self.is_counted, true) {
+            map.core().note_fault(FillSource::of(map.area()));
+        }
+        self.look(map, page, context)
+    }
+
+    /// Counts a look at a page that has left its frame again.
+    pub(super) fn note_round(&mut self, key: PageKey) -> Result<(), ReadError> {
+        self.rounds += 1;
+        match self.rounds < ROUNDS_MAX {
+            true => Ok(()),
+            false => Err(ReadError::Starved {
+                page: key.page(),
+                rounds: ROUNDS_MAX,
+            }),
+        }
+    }
+
+    /// Looks at a missing page until it is afloat, another thread has it, or it is found.
+    fn look(
+        &mut self,
+        map: &Mapping,
+        page: MapPage,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Arrived, ReadError>> {
+        debug_assert!(self.landing.is_none(), "a page is launched once");
+        let (core, area) = (map.core(), map.area());
+        let key = area.key(page);
+        // Terminates: the rounds are counted.
+        loop {
+            let looks_left = ROUNDS_MAX.saturating_sub(self.nr_short);
+            match core.fault_polled(area, page, looks_left, context)? {
+                PolledFault::Again => self.note_round(key)?,
+                PolledFault::Taken(arrived, found) => {
+                    core.note_found(FillSource::of(area), key.page(), found);
+                    return Poll::Ready(Ok(arrived));
+                }
+                PolledFault::Launched(landing) => {
+                    self.landing = Some(landing);
+                    return self.poll_landing(map, page, context);
+                }
+                waits @ (PolledFault::Waits | PolledFault::Short) => {
+                    self.nr_short += u32::from(matches!(waits, PolledFault::Short));
+                    self.is_announced = core.announce_from_outside();
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn poll_landing(
+        &mut self,
+        map: &Mapping,
+        page: MapPage,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Arrived, ReadError>> {
+        debug_assert!(!self.is_announced, "the page is in this task's own flight");
+        let landing = self.landing.as_ref().expect("it is afloat");
+        let landed = landing.poll(context);
+        if landed.is_ready() {
+            self.landing = None;
+        }
+        if let Poll::Ready(Ok(_)) = &landed {
+            let source = FillSource::of(map.area());
+            let page = map.area().key(page).page();
+            map.core().note_found(source, page, Found::Read);
+        }
+        landed
+    }
+}
+
+impl Core {
+    /// Looks at a page of a mapping once: takes it, launches it, or has the task woken. If no
+    /// looks are left, takes memory by any means.
+    fn fault_polled(
+        &self,
+        area: &Arc<VmArea>,
+        page: MapPage,
+        looks_left: u32,
+        context: &mut Context<'_>,
+    ) -> Result<PolledFault, ReadError> {
+        let source = FillSource::of(area);
+        let key = area.key(page);
+        source.file.check_end(key.page())?;
+        match self.cache.poll_lookup(key, context) {
+            Poll::Pending => return Ok(PolledFault::Waits),
+            Poll::Ready(Presence::Absent) => {}
+            Poll::Ready(Presence::Resident(pfn)) => {
+                if self.cache.clear_flag(pfn, PageFlag::Readahead) {
+                    self.launch_ahead(area, key.page());
+                }
+                return Ok(self.take_polled(area, page, pfn));
+            }
+        }
+        let window = self.window_of_miss(source, key.page(), 1);
+        let supply = match self.supply_now(source) {
+            Some(supply) => supply,
+            None if looks_left > 0 && self.may_have_memory(context) => {
+                return Ok(PolledFault::Short);
+            }
+            None => self.supply_one(source, key.page())?,
+        };
+        let Some(mut fills) = self.begin_wanted(source, &window, supply) else {
+            return Ok(PolledFault::Again);
+        };
+        if !source.file.is_stored(key.page()) {
+            fills.read()?;
+            let arrived = fills.finish_for(area, page, |arrived| arrived);
+            return Ok(PolledFault::Taken(arrived, Found::Zeroed));
+        }
+        let mut flights = fills.set_afloat(area);
+        let landing = flights[0].deliver(page, &self.io.flights);
+        self.launch(flights);
+        Ok(PolledFault::Launched(landing))
+    }
+
+    /// Takes a page that was found in a frame: pins and maps it, unless it has left, or is to be
+    /// latched.
+    fn take_polled(&self, area: &VmArea, page: MapPage, pfn: Pfn) -> PolledFault {
+        let key = area.key(page);
+        if key.file().is_writable() {
+            return PolledFault::Taken(Arrived::Found(pfn), Found::Cached);
+        }
+        let take = |pfn| {
+            let pinned = self.cache.pin_at(key, pfn)?;
+            self.cache.install(area, page, pfn);
+            Some(pinned)
+        };
+        let taken = self.take_cached(area.file(), pfn, take);
+        taken.map_or(PolledFault::Again, |(pinned, found)| {
+            PolledFault::Taken(Arrived::Pinned(pinned), found)
+        })
+    }
+
+    /// Returns whether other reads may give memory back; has the task woken then.
+    fn may_have_memory(&self, context: &mut Context<'_>) -> bool {
+        if self.io.flights.watch(context) {
+            return true;
+        }
+        // Other tasks have pages pinned that they have not been polled for.
+        let is_any_untaken = self.io.flights.is_any_untaken();
+        if is_any_untaken {
+            context.waker().wake_by_ref();
+        }
+        is_any_untaken
+    }
+
+    /// Launches the window that a readahead mark triggers.
+    #[cold]
+    fn launch_ahead(&self, area: &Arc<VmArea>, page: FilePage) {
+        let source = FillSource::of(area);
+        if let Some(window) = self.window_of_mark(source, page) {
+            let fills = self.begin_ahead(source, &window, Patience::Polled);
+            self.launch(fills.set_afloat(area));
+        }
+    }
+}
