@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use io_uring::{IoUring, opcode, types};
 
-use crate::{Column, DEPTH, Error, PAGE, check};
+use super::{Column, DEPTH, PAGE, check};
+use crate::Error;
 
 pub struct Bare {
     ring: IoUring,
@@ -24,7 +25,9 @@ impl Bare {
         // The mode for one thread, if the kernel has it.
         let mut builder = IoUring::builder();
         let alone = builder.setup_single_issuer().setup_defer_taskrun();
-        let ring = alone.build(DEPTH as u32).or_else(|_| IoUring::new(DEPTH as u32))?;
+        let ring = alone
+            .build(DEPTH as u32)
+            .or_else(|_| IoUring::new(DEPTH as u32))?;
         let layout = Layout::from_size_align(DEPTH * PAGE, PAGE)?;
         // SAFETY: the layout has a size.
         let buffers = unsafe { alloc_zeroed(layout) };

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use highwater::{Bytes, Manager, Mapping, ReadPattern, ReadWait};
 
-use crate::{Column, DEPTH, Error, check};
+use super::{Column, DEPTH, check};
+use crate::Error;
 
 /// A manager with a mapping of the file, past the kernel's cache.
 struct Pool {
