@@ -84,11 +84,13 @@ impl PageCache {
                 outcome.held_up.push((key, pfn));
                 continue;
             }
-            let (run, passed) = Woken::held_by(|| self.gather_run(first, &mut left, &file));
-            self.write_run(&run, &file, outcome);
             // Tasks are woken when no latch of the run is held, and before another is waited for.
+            let mut woken = Woken::default();
+            let (run, passed) = Woken::held_by(|| self.gather_run(first, &mut left, &file));
+            woken.append(passed);
+            self.write_run(&run, &file, outcome);
             let ((), waiting) = Woken::held_by(|| drop(run));
-            drop((passed, waiting));
+            woken.append(waiting);
         }
     }
 
@@ -104,6 +106,10 @@ impl PageCache {
         while let Some((&(key, pfn), rest)) = left.split_first()
             && run.len() < run_max
             && run.last().is_some_and(|last| last.key.is_followed_by(key))
+            // Checked again under the latch; here it spares waiters of pages that are left out.
+            && self.is_dirty(pfn)
+            && self.is_logged(file, pfn)
+            && !file.is_left_out(key.page())
             && let Ok(latch) = self.memory.try_exclude(pfn, key.get())
             && let Some(next) = self.dirty_page(key, pfn, latch)
             && self.is_logged(file, pfn)

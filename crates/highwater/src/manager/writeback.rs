@@ -16,6 +16,7 @@
 //! files; writers wait at one limit, instead of ever longer from halfway between the two; a ratio
 //! is a share of the memory without anonymous pages.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -75,8 +76,9 @@ struct WriterState {
     pauses: u32,
     /// Runs in which no page could be written back.
     fruitless_runs: u64,
-    /// Tasks that wait like threads for `wrote`.
-    tasks: Vec<Waker>,
+    /// Tasks that wait for the end of a run, by their tickets.
+    tasks: BTreeMap<u64, Waker>,
+    next_ticket: u64,
 }
 
 /// A task that waits for dirty pages to be written back.
@@ -85,6 +87,7 @@ pub(super) struct DirtyWait {
     alarm: Alarm,
     /// Count of fruitless runs when it began.
     fruitless_runs: u64,
+    ticket: u64,
 }
 
 /// Reason for the thread's wake-up.
@@ -158,6 +161,14 @@ impl Writeback {
         WriterWake::ToEnd
     }
 
+    /// Returns whether tasks wait for the end of a run. The next one begins at once, then.
+    fn yields_to_tasks(&self) -> bool {
+        let mut state = self.state.lock();
+        let has_tasks = !state.tasks.is_empty();
+        state.is_wanted |= has_tasks;
+        has_tasks
+    }
+
     /// Returns whether a run should end early.
     fn is_cut_short(&self) -> bool {
         let state = self.state.lock();
@@ -181,13 +192,13 @@ impl Writeback {
         change(&mut state);
         let tasks = match state.is_running {
             // A task may pause the thread, which waits for the end of its run.
-            true => Vec::new(),
+            true => BTreeMap::new(),
             false => std::mem::take(&mut state.tasks),
         };
         drop(state);
         self.wrote.notify_all();
         // Outside the lock: wakers are the program's code.
-        drop(Woken::from_iter(tasks));
+        drop(Woken::from_iter(tasks.into_values()));
     }
 }
 
@@ -294,7 +305,10 @@ impl Core {
         self.look_at_dirty_limits();
         let expire = self.pool.tunables().dirty_expire_centisecs;
         let mut written = self.write_back(WriteBack::Expired(expire)).nr_written;
-        while self.cache.dirty_pressure() != DirtyPressure::None && !self.writeback.is_cut_short() {
+        while self.cache.dirty_pressure() != DirtyPressure::None
+            && !self.writeback.is_cut_short()
+            && (written == 0 || !self.writeback.yields_to_tasks())
+        {
             let (background, _) = self.cache.dirty_limits();
             let too_many = self.cache.nr_dirty().saturating_sub(background);
             let now = self.write_back(WriteBack::Oldest(too_many.min(CHUNK)));
@@ -383,8 +397,9 @@ impl Core {
     ) -> Poll<()> {
         // Terminates: each round writes pages back, which are finitely many.
         while self.cache.is_dirty_exceeded() && self.cache.look_at_dirty_limit() {
-            // Not under the lock: the alarm may be the program's timer.
+            // Not under the lock: the alarm may be the program's timer, and the waker is its code.
             let begun = wait.get_or_insert_with(|| self.begin_dirty_wait());
+            let waker = context.waker().clone();
             let mut state = self.writeback.state.lock();
             if begun.fruitless_runs != state.fruitless_runs || self.now() >= begun.alarm.at() {
                 break;
@@ -392,10 +407,9 @@ impl Core {
             if state.is_started {
                 state.is_wanted = true;
                 self.writeback.woken.notify_one();
-                if !state.tasks.iter().any(|it| it.will_wake(context.waker())) {
-                    state.tasks.push(context.waker().clone());
-                }
+                let before = state.tasks.insert(begun.ticket, waker);
                 drop(state);
+                drop(before);
                 ready!(begun.alarm.poll(self.now(), context));
                 break;
             }
@@ -411,9 +425,15 @@ impl Core {
     #[cold]
     fn begin_dirty_wait(&self) -> DirtyWait {
         self.stats.nr_dirty_throttled.add(1);
+        let (fruitless_runs, ticket) = {
+            let mut state = self.writeback.state.lock();
+            state.next_ticket += 1;
+            (state.fruitless_runs, state.next_ticket)
+        };
         DirtyWait {
             alarm: Alarm::new(&self.alarms, self.begun, self.now() + PAUSE_MAX),
-            fruitless_runs: self.writeback.state.lock().fruitless_runs,
+            fruitless_runs,
+            ticket,
         }
     }
 

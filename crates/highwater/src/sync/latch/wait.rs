@@ -37,8 +37,37 @@ struct LatchWaiter {
     latch: usize,
     ticket: u64,
     mode: LatchMode,
+    /// Whether its waker unparks a thread, and runs no code of the program.
+    is_thread: bool,
     was_woken: bool,
     waker: Waker,
+}
+
+/// Those that may take a latch, to be woken when the queue's lock is released.
+#[derive(Default)]
+struct Leading {
+    threads: Vec<Waker>,
+    tasks: Vec<Waker>,
+}
+
+impl Leading {
+    fn push(&mut self, waiter: &LatchWaiter) {
+        match waiter.is_thread {
+            true => self.threads.push(waiter.waker.clone()),
+            false => self.tasks.push(waiter.waker.clone()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.threads.is_empty() && self.tasks.is_empty()
+    }
+
+    /// Wakes them: threads at once, because storage may wait for one in the midst of the caller's
+    /// work, and tasks when that is done ([`Woken::held_by`]).
+    fn wake(self) {
+        self.threads.into_iter().for_each(Waker::wake);
+        drop(Woken::from_iter(self.tasks));
+    }
 }
 
 impl Queue {
@@ -52,14 +81,14 @@ impl Queue {
     }
 
     /// Returns the wakers of those that may take a free latch now.
-    fn leading(&mut self, latch: usize) -> Vec<Waker> {
-        let mut wakers = Vec::new();
+    fn leading(&mut self, latch: usize) -> Leading {
+        let mut wakers = Leading::default();
         for waiter in self.waiters.iter_mut().filter(|it| it.latch == latch) {
             if waiter.mode == LatchMode::Exclusive && !wakers.is_empty() {
                 break;
             }
             waiter.was_woken = true;
-            wakers.push(waiter.waker.clone());
+            wakers.push(waiter);
             if waiter.mode == LatchMode::Exclusive {
                 break;
             }
@@ -108,7 +137,7 @@ impl LatchQueues {
     #[cold]
     pub(super) fn wake(&self, latch: usize) {
         let wakers = self.shard(latch).lock().leading(latch);
-        drop(Woken::from_iter(wakers));
+        wakers.wake();
     }
 }
 
@@ -125,6 +154,7 @@ pub struct LatchWait<'l, F: Fn() -> bool> {
     /// waited for.
     is_wanted: F,
     ticket: Option<u64>,
+    is_thread: bool,
 }
 
 impl<'l, F: Fn() -> bool + Unpin> LatchWait<'l, F> {
@@ -142,6 +172,7 @@ impl<'l, F: Fn() -> bool + Unpin> LatchWait<'l, F> {
             mode,
             is_wanted,
             ticket: None,
+            is_thread: false,
         }
     }
 
@@ -159,7 +190,7 @@ impl<'l, F: Fn() -> bool + Unpin> LatchWait<'l, F> {
 
     /// Blocks the thread until the wait is over; counts the time for `class`.
     #[cold]
-    pub fn block(self, class: &'static LockClass) -> bool {
+    pub fn block(mut self, class: &'static LockClass) -> bool {
         for _ in 0..SPINS {
             let taken = match self.mode {
                 LatchMode::Shared => self.latch.try_shared(),
@@ -172,6 +203,7 @@ impl<'l, F: Fn() -> bool + Unpin> LatchWait<'l, F> {
                 Err(Untaken::Held) => std::hint::spin_loop(),
             }
         }
+        self.is_thread = true;
         class.timed(|| block_on(self, None)).unwrap_or(false)
     }
 
@@ -213,18 +245,14 @@ impl<F: Fn() -> bool + Unpin> Future for LatchWait<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
         let this = &mut *self;
+        // A waker is the program's code: it is cloned before anything is noted.
+        let waker = context.waker().clone();
         let mut queue = this.queues.shard(this.id).lock();
         let at = queue.position(this.ticket);
         let taken = this.take_or_queue(&queue, at);
         if taken == Err(Untaken::Held) {
-            let mut before = None;
-            match at {
-                Some(at) => {
-                    let known = &mut queue.waiters[at].waker;
-                    if !known.will_wake(context.waker()) {
-                        before = Some(std::mem::replace(known, context.waker().clone()));
-                    }
-                }
+            let before = match at {
+                Some(at) => Some(std::mem::replace(&mut queue.waiters[at].waker, waker)),
                 None => {
                     queue.next_ticket += 1;
                     let ticket = queue.next_ticket;
@@ -233,16 +261,18 @@ impl<F: Fn() -> bool + Unpin> Future for LatchWait<'_, F> {
                         latch: this.id,
                         ticket,
                         mode: this.mode,
+                        is_thread: this.is_thread,
                         was_woken: false,
-                        waker: context.waker().clone(),
+                        waker,
                     });
+                    None
                 }
-            }
+            };
             drop(queue);
             drop(before);
             return Poll::Pending;
         }
-        let (mut wakers, mut gone) = (Vec::new(), None);
+        let (mut wakers, mut gone) = (Leading::default(), None);
         if let Some(at) = at {
             gone = Some(queue.leave(at, this.latch));
             // Readers that came after the wake-up share the latch.
@@ -254,7 +284,7 @@ impl<F: Fn() -> bool + Unpin> Future for LatchWait<'_, F> {
         drop(queue);
         // A waker is the program's code: if it panicked, the latch would stay taken.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
-        drop(Woken::from_iter(wakers));
+        wakers.wake();
         Poll::Ready(taken.is_ok())
     }
 }
@@ -272,7 +302,7 @@ impl<F: Fn() -> bool> LatchWait<'_, F> {
         let wakers = queue.leading(self.id);
         drop(queue);
         drop(gone);
-        drop(Woken::from_iter(wakers));
+        wakers.wake();
     }
 }
 
