@@ -345,12 +345,14 @@ fn pages_that_cannot_be_latched_are_refused() {
 #[test]
 fn writers_wait_for_write_back_without_a_thread() {
     // Goal: above the dirty limit, tasks are woken by the thread that writes back, and none
-    // waits for ever. Method: many more writes than may be dirty at once, on one thread.
+    // waits for ever. Method: many more writes than may be dirty at once, on one thread, and a
+    // timer that never rings.
     for background in [Background::Thread, Background::Off] {
         let tunables = Tunables::default().with("dirty_ratio", 5).unwrap();
         let tunables = tunables.with("dirty_background_ratio", 2).unwrap();
         let builder = Manager::builder().capacity(Pages(PAGES).bytes());
-        let scene = Scene::new(builder.tunables(tunables).background(background));
+        let builder = builder.tunables(tunables).background(background);
+        let scene = Scene::new(builder.timer(|_| std::future::pending::<()>()));
         scene.hw.block_on(async {
             for round in 0..4 {
                 for page in 0..PAGES {

@@ -238,6 +238,7 @@ impl TaskLatch {
 
 impl Drop for TaskLatch {
     fn drop(&mut self) {
+        self.map.core().end_dirty_wait(&mut self.throttled);
         self.fault.end_announcement(self.map.core());
     }
 }

@@ -305,10 +305,7 @@ impl Core {
         self.look_at_dirty_limits();
         let expire = self.pool.tunables().dirty_expire_centisecs;
         let mut written = self.write_back(WriteBack::Expired(expire)).nr_written;
-        while self.cache.dirty_pressure() != DirtyPressure::None
-            && !self.writeback.is_cut_short()
-            && (written == 0 || !self.writeback.yields_to_tasks())
-        {
+        while self.cache.dirty_pressure() != DirtyPressure::None && !self.writeback.is_cut_short() {
             let (background, _) = self.cache.dirty_limits();
             let too_many = self.cache.nr_dirty().saturating_sub(background);
             let now = self.write_back(WriteBack::Oldest(too_many.min(CHUNK)));
@@ -317,8 +314,9 @@ impl Core {
                 "{now:?} is above a chunk"
             );
             written += now.nr_written;
-            // The rest is held, or has failed before: left to the next run.
-            if !is_of_use(&now) {
+            // The rest is held, or has failed before: left to the next run. So are tasks, which
+            // each run has given room.
+            if !is_of_use(&now) || now.nr_written > 0 && self.writeback.yields_to_tasks() {
                 break;
             }
         }
@@ -418,8 +416,18 @@ impl Core {
                 break;
             }
         }
-        *wait = None;
+        self.end_dirty_wait(wait);
         Poll::Ready(())
+    }
+
+    /// Ends the wait of a task, if it waits.
+    pub(super) fn end_dirty_wait(&self, wait: &mut Option<DirtyWait>) {
+        let Some(DirtyWait { ticket, .. }) = wait.take() else {
+            return;
+        };
+        let waker = self.writeback.state.lock().tasks.remove(&ticket);
+        // Outside the lock: wakers are the program's code.
+        drop(waker);
     }
 
     #[cold]

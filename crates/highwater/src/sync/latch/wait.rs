@@ -51,10 +51,13 @@ struct Leading {
 }
 
 impl Leading {
-    fn push(&mut self, waiter: &LatchWaiter) {
+    /// Takes the waker of a waiter, which leaves another when it polls. Not a clone: that would run
+    /// the program's code under the queue's lock.
+    fn push(&mut self, waiter: &mut LatchWaiter) {
+        let waker = std::mem::replace(&mut waiter.waker, Waker::noop().clone());
         match waiter.is_thread {
-            true => self.threads.push(waiter.waker.clone()),
-            false => self.tasks.push(waiter.waker.clone()),
+            true => self.threads.push(waker),
+            false => self.tasks.push(waker),
         }
     }
 
@@ -62,8 +65,8 @@ impl Leading {
         self.threads.is_empty() && self.tasks.is_empty()
     }
 
-    /// Wakes them: threads at once, because storage may wait for one in the midst of the caller's
-    /// work, and tasks when that is done ([`Woken::held_by`]).
+    /// Wakes them: threads at once, because they may be waited for in the midst of the caller's
+    /// work, and tasks when that is done ([`Woken::held_by`]), for theirs is the program's code.
     fn wake(self) {
         self.threads.into_iter().for_each(Waker::wake);
         drop(Woken::from_iter(self.tasks));
@@ -283,7 +286,7 @@ impl<F: Fn() -> bool + Unpin> Future for LatchWait<'_, F> {
         this.ticket = None;
         drop(queue);
         // A waker is the program's code: if it panicked, the latch would stay taken.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
+        let _ = catch_unwind(AssertUnwindSafe(|| drop((gone, waker))));
         wakers.wake();
         Poll::Ready(taken.is_ok())
     }
@@ -309,5 +312,38 @@ impl<F: Fn() -> bool> LatchWait<'_, F> {
 impl<F: Fn() -> bool> Drop for LatchWait<'_, F> {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::{Arc, LatchedData, thread};
+
+    static CLASS: LockClass = LockClass::new("latch", Rank::Latch);
+
+    // Goal: a thread that waits for a latch is not held back with tasks. Method: one that is waited
+    // for within `held_by`.
+    #[test]
+    fn threads_are_woken_while_tasks_are_held_back() {
+        let (latch, queues) = (Arc::new(Latch::default()), Arc::new(LatchQueues::new()));
+        latch.put();
+        latch.try_exclusive().expect("it is free");
+        let waiting = {
+            let (latch, queues) = (Arc::clone(&latch), Arc::clone(&queues));
+            thread::spawn(move || {
+                let wait = LatchWait::new((&latch, &queues), 0, LatchMode::Shared, || true);
+                assert!(wait.block(&CLASS));
+                latch.release_shared(&queues, 0);
+            })
+        };
+        while queues.shard(0).lock().waiters.is_empty() {
+            thread::yield_now();
+        }
+        let ((), woken) = Woken::held_by(|| {
+            latch.release_exclusive(LatchedData::Unchanged, &queues, 0);
+            waiting.join().expect("it has the latch");
+        });
+        drop(woken);
     }
 }
