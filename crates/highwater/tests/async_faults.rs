@@ -10,6 +10,8 @@
 
 #[path = "async_faults/adverse.rs"]
 mod adverse;
+#[path = "support/engines.rs"]
+mod engines;
 #[path = "async_faults/model.rs"]
 mod model;
 #[path = "async_faults/wakers.rs"]
@@ -31,17 +33,9 @@ use tempfile::NamedTempFile;
 
 /// Builders with each engine that the system has.
 fn engines() -> Vec<(&'static str, Builder)> {
-    let mut engines = vec![("threads", Manager::builder().without_io_uring())];
     let probe = Scene::new(Manager::builder(), 1);
     probe.hw.block_on(probe.map.read_async(0)).unwrap();
-    let shown = probe.hw.snapshot().to_string();
-    let line = shown.lines().find(|line| line.starts_with("io: ")).unwrap();
-    if line.starts_with("io: io_uring") {
-        engines.push(("io_uring", Manager::builder()));
-    } else {
-        eprintln!("skipped with io_uring: {line}");
-    }
-    engines
+    engines::engines(&probe.hw)
 }
 
 /// Word `word` of a page.

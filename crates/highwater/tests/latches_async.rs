@@ -8,6 +8,8 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 #![expect(clippy::print_stderr, reason = "a test that skips something says so")]
 
+#[path = "support/engines.rs"]
+mod engines;
 mod support;
 
 use std::pin::{Pin, pin};
@@ -29,17 +31,9 @@ const PAGES: u64 = 256;
 
 /// Builders with each engine that the system has.
 fn engines() -> Vec<(&'static str, Builder)> {
-    let mut engines = vec![("threads", Manager::builder().without_io_uring())];
     let probe = Scene::new(Manager::builder());
     drop(probe.hw.block_on(probe.map.read_latched_async(0)).unwrap());
-    let shown = probe.hw.snapshot().to_string();
-    let line = shown.lines().find(|line| line.starts_with("io: ")).unwrap();
-    if line.starts_with("io: io_uring") {
-        engines.push(("io_uring", Manager::builder()));
-    } else {
-        eprintln!("skipped with io_uring: {line}");
-    }
-    engines
+    engines::engines(&probe.hw)
 }
 
 /// A writable file whose pages begin with their number, and a mapping of it.

@@ -104,8 +104,8 @@ impl Queue {
         waiters.position(|waiter| Some(waiter.ticket) == ticket)
     }
 
-    /// Takes a waiter out, and the flags of the latch with the last one.
-    /// Its waker is to be dropped outside the lock: that is the program's code.
+    /// Takes a waiter out, and the flags of the latch with the last one. Its waker is to be dropped
+    /// outside the lock: that is the program's code.
     fn leave(&mut self, at: usize, latch: &Latch) -> LatchWaiter {
         let gone = self.waiters.remove(at);
         let is_first = |waiter: &LatchWaiter| waiter.latch == gone.latch;
