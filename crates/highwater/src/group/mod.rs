@@ -33,7 +33,9 @@
 //! | | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | | `limits` | settings (`memory.min/low/high`) and events (`memory.events`) |
 //! | | `meta`, `name`, `path` | place, name and counts of a group; its path, for errors |
-//! | | `slot` | storage of groups, reused by later ones, found by id without a lock |
+//! | | `names` | which group has a name |
+//! | | `slot`, `standing` | storage of groups, reused by later ones, found by id without a lock |
+//! | | `parked`, `collect` | slots that wait for the next group of their parent; what a pass over words sees |
 //! | | `stock` | the groups whose words on one CPU may hold tokens of all their ancestors |
 //! | | `waiters`, `gate` | the wait queues; whether the tree is open |
 //! | | `tree` | the tree: its shape, and walks over it |
@@ -67,6 +69,8 @@ mod tree;
 mod api;
 #[cfg(all(test, loom))]
 mod loom;
+#[cfg(all(test, loom))]
+mod loom_parked_tests;
 #[cfg(all(test, loom))]
 mod loom_stock_tests;
 #[cfg(all(test, loom))]

@@ -258,7 +258,7 @@ fn bytes_are_exact_while_threads_move_between_cpus() {
 fn a_forced_charge_to_a_closed_group_excludes_no_charge() {
     let forced_beside_a_reader = |group: &GroupNode| {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let shape = group.groups().shape.read();
+        let shape = group.groups().read_shape();
         std::thread::scope(|scope| {
             scope.spawn(|| sender.send(group.force_charge(Bytes(10))));
             let beside = receiver.recv_timeout(std::time::Duration::from_secs(5));

@@ -87,7 +87,13 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
     /// CPUs, lowest first.
     #[inline]
     pub(crate) fn each_of<'a>(&'a self, bits: u64, run_shift: u32, visit: &mut impl FnMut(&'a T)) {
-        for (nth, chunk) in self.chunks().enumerate() {
+        if bits == 0 {
+            return;
+        }
+        let chunk_of = |run: u32| ((run as usize) << run_shift) / CHUNK;
+        let (first, last) = (bits.trailing_zeros(), 64 - bits.leading_zeros());
+        let chunks = self.chunks().enumerate().take(chunk_of(last) + 1);
+        for (nth, chunk) in chunks.skip(chunk_of(first)) {
             let mut cpus = cpus_of_chunk(bits, run_shift, nth);
             let Some(chunk) = chunk.filter(|_| cpus != 0) else {
                 continue;
@@ -126,17 +132,20 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
 #[inline]
 fn cpus_of_chunk(bits: u64, run_shift: u32, nth: usize) -> u16 {
     let run_of = |cpu: usize| u32::try_from(cpu >> run_shift).unwrap_or(u32::MAX);
-    let is_in = |cpu| {
-        bits.checked_shr(run_of(cpu))
-            .is_some_and(|bits| bits & 1 != 0)
-    };
+    let is_in = |run| bits.checked_shr(run).is_some_and(|bits| bits & 1 != 0);
     let first = nth * CHUNK;
     if run_shift == 0 {
         #[expect(clippy::cast_possible_truncation, reason = "those of one chunk")]
         return bits.checked_shr(run_of(first)).unwrap_or(0) as u16;
     }
-    let cpus = (0..CHUNK).map(|at| u16::from(is_in(first + at)) << at);
-    cpus.fold(0, |cpus, cpu| cpus | cpu)
+    let run_len = CHUNK.min(1 << run_shift);
+    let of_run = u16::MAX >> (CHUNK - run_len);
+    let runs = (0..CHUNK).step_by(run_len);
+    let cpus = runs.map(|at| match is_in(run_of(first + at)) {
+        true => of_run << at,
+        false => 0,
+    });
+    cpus.fold(0, |cpus, run| cpus | run)
 }
 
 impl<T: fmt::Debug, const NEAR: usize> fmt::Debug for Blocks<T, NEAR> {

@@ -29,6 +29,8 @@ pub enum Rank {
     Selection,
     /// Shape of the group tree.
     Groups,
+    /// One part of the names of groups.
+    GroupNames,
     /// Flushing one group's statistics. A thread may hold several, of ancestors before descendants.
     Statistics,
     /// The embedder's handler for victims.

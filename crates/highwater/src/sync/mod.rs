@@ -47,6 +47,15 @@ pub mod atomic {
     };
 }
 
+/// Between a `SeqCst` store and a `SeqCst` load, makes a model keep the order that such accesses
+/// have: the model checker takes them for release and acquire. Nothing otherwise.
+#[inline]
+pub fn order_of_seqcst() {
+    // Pairs with itself.
+    #[cfg(loom)]
+    atomic::fence(atomic::Ordering::SeqCst);
+}
+
 /// Threads: spawning, yielding, parking.
 pub mod thread {
     #[cfg(loom)]

@@ -3,7 +3,7 @@
 //! Every design counts [`MEMBERS`] numbers. The published ones are here only as far as creation,
 //! counting and the end need it; their reads are in `baselines`.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use highwater::counter::{CounterSet, Layout};
@@ -19,8 +19,8 @@ pub(super) const MEMBERS: usize = 4;
 
 /// Where a design makes spaces.
 pub(super) trait Maker: Sync {
-    /// Returns an empty space.
-    fn make(&self) -> Box<dyn Space + '_>;
+    /// Returns an empty space, for a number of CPUs.
+    fn make(&self, nr_cpus: usize) -> Box<dyn Space + '_>;
 
     /// Returns how often a lock that all spaces share was taken.
     fn locked(&self) -> u64;
@@ -67,7 +67,7 @@ impl FlatMaker {
 }
 
 impl Maker for FlatMaker {
-    fn make(&self) -> Box<dyn Space + '_> {
+    fn make(&self, _: usize) -> Box<dyn Space + '_> {
         Box::new(self.flat())
     }
 
@@ -136,7 +136,7 @@ impl TreeMaker {
 }
 
 impl Maker for TreeMaker {
-    fn make(&self) -> Box<dyn Space + '_> {
+    fn make(&self, _: usize) -> Box<dyn Space + '_> {
         let lines = MEMBERS * self.widths.iter().sum::<usize>();
         Box::new(Tree {
             area: self.areas.allocate(),
@@ -199,7 +199,7 @@ impl DualMaker {
 }
 
 impl Maker for DualMaker {
-    fn make(&self) -> Box<dyn Space + '_> {
+    fn make(&self, _: usize) -> Box<dyn Space + '_> {
         Box::new(Dual {
             maker: &self.0,
             owner: AtomicUsize::new(0),
@@ -253,7 +253,7 @@ impl SetMaker {
 }
 
 impl Maker for SetMaker {
-    fn make(&self) -> Box<dyn Space + '_> {
+    fn make(&self, _: usize) -> Box<dyn Space + '_> {
         Box::new(CounterSet::<MEMBERS>::new(&self.0))
     }
 
@@ -279,55 +279,89 @@ impl Space for CounterSet<MEMBERS> {
 
 /// The library's groups: below one tenant, as queries are.
 pub(super) struct GroupMaker {
-    tree: GroupTree,
-    tenant: GroupNode,
-    made: AtomicU64,
+    /// For groups that one CPU uses: that on which the thread runs.
+    own: Tenant,
+    /// For groups that many virtual CPUs use.
+    acting: Tenant,
+    names: Vec<String>,
+    made: AtomicUsize,
 }
 
-struct Group<'a> {
-    tree: &'a GroupTree,
+/// A tree with the group below which others come and go.
+struct Tenant {
+    tree: GroupTree,
     node: GroupNode,
 }
 
-impl GroupMaker {
-    pub(super) fn new(nr_cpus: usize) -> Self {
-        let tree = GroupTree::new(nr_cpus);
-        let tenant = tree.root().child("tenant", Limits::default());
+struct Group<'a> {
+    tenant: &'a Tenant,
+    /// Whether virtual CPUs use it.
+    is_acted_for: bool,
+    node: GroupNode,
+}
+
+impl Tenant {
+    fn new(regime: Regime, nr_cpus: usize) -> Self {
+        let tree = GroupTree::with_regime(regime, nr_cpus);
+        let node = tree.root().child("tenant", Limits::default());
         Self {
-            tenant: tenant.expect("a name that is free"),
+            node: node.expect("a name that is free"),
             tree,
-            made: AtomicU64::new(0),
+        }
+    }
+}
+
+impl GroupMaker {
+    pub(super) fn new(nr_cpus: usize, spaces: usize) -> Self {
+        Self {
+            own: Tenant::new(Regime::Restartable, nr_cpus),
+            acting: Tenant::new(Regime::Atomic, nr_cpus),
+            // More than are kept.
+            names: (0..2 * spaces).map(|nth| format!("q{nth}")).collect(),
+            made: AtomicUsize::new(0),
         }
     }
 }
 
 impl Maker for GroupMaker {
-    fn make(&self) -> Box<dyn Space + '_> {
-        // Relaxed: a count.
-        let nth = self.made.fetch_add(1, Ordering::Relaxed);
-        let group = self.tenant.child(&format!("q{nth}"), Limits::default());
+    fn make(&self, nr_cpus: usize) -> Box<dyn Space + '_> {
+        let is_acted_for = nr_cpus > 1;
+        let tenant = match is_acted_for {
+            true => &self.acting,
+            false => &self.own,
+        };
+        // A name may be that of a thread that was preempted since.
+        let mut nodes = std::iter::from_fn(|| {
+            // Relaxed: a count.
+            let nth = self.made.fetch_add(1, Ordering::Relaxed);
+            let name = &self.names[nth % self.names.len()];
+            Some(tenant.node.child(name, Limits::default()))
+        });
         Box::new(Group {
-            tree: &self.tree,
-            node: group.expect("a name that is free"),
+            tenant,
+            is_acted_for,
+            node: nodes.find_map(Result::ok).expect("nothing else fails"),
         })
     }
 
-    /// A group's creation and its removal hold the tree's lock for writing.
     fn locked(&self) -> u64 {
-        2 * self.made.load(Ordering::Relaxed)
+        self.own.tree.nr_shape_locks() + self.acting.tree.nr_shape_locks()
     }
 }
 
 impl Space for Group<'_> {
     fn add(&self, cpu: CpuId, pages: i64) {
         let bytes = Bytes(pages.unsigned_abs() * Bytes::PAGE.0);
-        let group = self.node.at(cpu);
+        let here = &self.node;
+        let there = self.is_acted_for.then(|| here.at(cpu));
         if pages < 0 {
-            group.uncharge(bytes);
-        } else {
-            let charge = group.try_charge(bytes).expect("no limit");
-            let _charged = charge.disown();
+            return there.map_or_else(|| here.uncharge(bytes), |there| there.uncharge(bytes));
         }
+        let charge = match there {
+            Some(there) => there.try_charge(bytes),
+            None => here.try_charge(bytes),
+        };
+        let _charged = charge.expect("no limit").disown();
     }
 
     fn sum(&self) -> i64 {
@@ -342,7 +376,7 @@ impl Space for Group<'_> {
 impl Drop for Group<'_> {
     fn drop(&mut self) {
         // Nothing is below it, and nothing else removes it.
-        let removed = self.tree.remove(&self.node);
+        let removed = self.tenant.tree.remove(&self.node);
         debug_assert!(removed.is_ok(), "{removed:?}");
     }
 }

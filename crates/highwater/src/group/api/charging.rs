@@ -154,7 +154,10 @@ impl GroupNode {
 
     #[inline]
     pub(super) fn uncharge_as(&self, actor: ActingCpu, bytes: Bytes) {
-        debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
+        debug_assert!(
+            bytes == Bytes::ZERO || self.is_here(),
+            "nothing is charged to a group that is gone"
+        );
         self.groups().uncharge(self.id(), actor, bytes.0);
     }
 
@@ -169,7 +172,10 @@ impl GroupNode {
     ///
     /// When this is the root, or fewer bytes are charged to this group.
     pub fn uncharge_to_parent(&self, bytes: Bytes) {
-        debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
+        debug_assert!(
+            bytes == Bytes::ZERO || self.is_here(),
+            "nothing is charged to a group that is gone"
+        );
         assert!(self.meta().parent.is_some(), "the root has no parent");
         self.groups().release(self.id(), self.slot(), bytes.0);
     }

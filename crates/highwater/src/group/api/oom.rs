@@ -10,7 +10,8 @@
 
 use super::node::GroupNode;
 use super::tree::GroupTree;
-use crate::group::state::{GroupKey, Groups, TreeShape};
+use crate::group::state::{GroupKey, Groups, Meta, TreeShape};
+use crate::sync::Arc;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
 
 /// A group without children, at one moment of a walk.
@@ -60,8 +61,8 @@ impl GroupNode {
 
 impl GroupTree {
     /// Calls `visit` with each living group below `top` that has no children, and with `top` itself
-    /// if it has none, in the order of [`subtree`](Self::subtree). `visit` must not call into the
-    /// tree, whose lock is held.
+    /// if it has none, by number below each parent. `visit` must not call into the tree, whose lock
+    /// is held.
     ///
     /// # Cost
     ///
@@ -69,43 +70,53 @@ impl GroupTree {
     /// loads. O(groups in the subtree). No allocation.
     pub fn for_each_leaf(&self, top: &GroupNode, visit: &mut dyn FnMut(&LeafGroup)) {
         let groups = self.groups();
-        let shape = groups.shape.read();
+        let shape = groups.read_shape();
         if !top.is_removed() {
-            groups.for_each_leaf(&shape, top.id(), top.meta().oom_victim(), visit);
+            let _is_any = groups.for_each_leaf(&shape, top.id(), top.meta().oom_victim(), visit);
         }
     }
 }
 
 impl Groups {
     /// Depth first; no deeper than [`DEPTH_MAX`](crate::group::DEPTH_MAX). `dying` is the ancestor
-    /// that is being stopped, if any.
+    /// that is being stopped, if any. Returns whether a leaf was visited.
     fn for_each_leaf(
         &self,
         shape: &TreeShape,
         id: GroupId,
         dying: Option<GroupKey>,
         visit: &mut dyn FnMut(&LeafGroup),
-    ) {
+    ) -> bool {
+        /// Chosen: of children that follow one another, a look may miss the one that lives.
+        const LOOKS_MAX: usize = 8;
         let slot = self.slot(id);
-        let meta = slot.meta.read();
-        let Some(group) = meta.as_deref() else {
-            return;
+        let of = |meta: &Arc<Meta>| (meta.key, meta.oom_score_adj(), meta.is_oom_victim());
+        let Some((key, oom_score_adj, is_oom_victim)) = slot.read_living(of) else {
+            return false;
         };
-        let dying = dying.or(group.is_oom_victim().then_some(group.key));
-        let (key, oom_score_adj) = (group.key, group.oom_score_adj());
-        // Released before the next one: a thread holds one lock of a rank.
-        drop(meta);
-        let children = shape.children(id);
-        if children.len() == 0 {
-            return visit(&LeafGroup {
-                key,
-                usage: self.usage_bounds(id),
-                oom_score_adj,
-                is_oom_victim: dying.is_some(),
+        let dying = dying.or(is_oom_victim.then_some(key));
+        for _ in 0..LOOKS_MAX {
+            if !self.has_children(shape, id) {
+                let leaf = LeafGroup {
+                    key,
+                    usage: self.usage_bounds(id),
+                    oom_score_adj,
+                    is_oom_victim: dying.is_some(),
+                };
+                let is_still = slot.is_of(key.incarnation);
+                if is_still {
+                    visit(&leaf);
+                }
+                return is_still;
+            }
+            let children = self.children(shape, id);
+            let is_any = children.fold(false, |is_any, (child, _)| {
+                self.for_each_leaf(shape, child, dying, visit) || is_any
             });
+            if is_any {
+                return true;
+            }
         }
-        for child in children {
-            self.for_each_leaf(shape, child, dying, visit);
-        }
+        false
     }
 }

@@ -80,7 +80,7 @@ impl Groups {
     /// Charges beside others, above the maxima of closed groups: see "Beside others" above. Fails
     /// where an open group has no room, or the word counts too many operations.
     fn force_beside(&self, key: GroupKey, actor: ActingCpu, bytes: u64) -> Result<(), Refusal> {
-        let _shape = self.shape.read();
+        let _shape = self.read_shape();
         let slot = self.slot(key.id);
         let index = slot.index(actor);
         let cell = slot.words(index).marked();
@@ -104,8 +104,8 @@ impl Groups {
     }
 
     fn force_above(&self, key: GroupKey, bytes: u64) -> Result<(), Refusal> {
-        let shape = self.shape.write();
-        if self.slot(key.id).incarnation() != key.incarnation {
+        let shape = self.write_shape();
+        if !self.stays(key) {
             return Err(Refusal::Removed);
         }
         for (nth, (at, slot)) in self.chain(key.id).enumerate() {

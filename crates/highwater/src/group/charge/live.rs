@@ -23,7 +23,7 @@ impl Groups {
         if !self.lacks_words(key.id, index) {
             return;
         }
-        let shape = self.shape.read();
+        let shape = self.read_shape();
         if slot.incarnation() == key.incarnation {
             self.make_live(&shape, key.id, index);
         }
@@ -32,7 +32,7 @@ impl Groups {
     /// Like [`Groups::enlist`], for a group to which the caller has bytes charged, if the lock is
     /// free.
     pub(super) fn try_enlist(&self, id: GroupId, slot: &Slot, index: usize) {
-        if let Some(shape) = self.shape.try_read()
+        if let Some(shape) = self.try_read_shape()
             && slot.is_alive()
         {
             self.make_live(&shape, id, index);

@@ -40,7 +40,7 @@ pub(in crate::group) enum Refusal {
 }
 
 /// How often a charge that is overtaken tries again, and how it waits.
-pub(super) struct Attempts {
+pub(in crate::group) struct Attempts {
     made: u32,
 }
 
@@ -58,7 +58,7 @@ impl Attempts {
     #[cfg(loom)]
     const LIMIT: u32 = 100;
 
-    pub(super) const fn new() -> Self {
+    pub(in crate::group) const fn new() -> Self {
         Self { made: 0 }
     }
 
@@ -73,7 +73,7 @@ impl Attempts {
     }
 
     /// Waits before the next attempt; `false` when there is none.
-    pub(super) fn wait(&mut self) -> bool {
+    pub(in crate::group) fn wait(&mut self) -> bool {
         self.made += 1;
         #[cfg(loom)]
         thread::yield_now();

@@ -73,8 +73,8 @@ impl Groups {
         bytes: u64,
     ) -> Result<(), Refusal> {
         // No charge begins to wait while this is held.
-        let shape = self.shape.read();
-        if self.slot(key.id).incarnation() != key.incarnation {
+        let shape = self.read_shape();
+        if !self.stays(key) {
             return Err(Refusal::Removed);
         }
         let balance = self.slot(group).ledger.balance();
@@ -129,8 +129,8 @@ impl Groups {
 
     /// Charges or refuses with the tree closed to new reservations; see "Progress" above.
     pub(in crate::group) fn charge_alone(&self, way: Way, bytes: u64) -> Result<(), Refusal> {
-        let shape = self.shape.write();
-        if self.slot(way.key.id).incarnation() != way.key.incarnation {
+        let shape = self.write_shape();
+        if !self.stays(way.key) {
             return Err(Refusal::Removed);
         }
         let _closed = self.gate.close();

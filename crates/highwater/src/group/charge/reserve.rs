@@ -1,6 +1,7 @@
 //! Reserving on the way up from a group: at every group of it, or at none.
 
 use crate::group::state::{Balance, Cell, DEPTH_MAX, GroupKey, Groups, Slot};
+use crate::sync::order_of_seqcst;
 use crate::units::GroupId;
 
 use super::outcome::Refusal;
@@ -39,6 +40,7 @@ impl Groups {
     /// no slot above it is reused.
     pub(super) fn begin(&self, key: GroupKey, slot: &Slot, cell: &Cell) -> Result<(), Refusal> {
         cell.begin().map_err(|_| Refusal::Contended)?;
+        order_of_seqcst();
         if slot.incarnation() != key.incarnation {
             cell.end();
             return Err(Refusal::Removed);
@@ -46,7 +48,7 @@ impl Groups {
         if self.gate.is_closed() {
             cell.end();
             // Parks until the charge that decides alone is done.
-            drop(self.shape.read());
+            drop(self.read_shape());
             return Err(Refusal::Contended);
         }
         Ok(())

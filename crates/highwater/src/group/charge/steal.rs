@@ -9,72 +9,8 @@
 
 use std::ops::ControlFlow;
 
-use crate::group::state::{Far, Groups, InFlight, OpenCell, Site, Slot, TreeShape, Word};
+use crate::group::state::{Collect, Far, Groups, OpenCell, Site, TreeShape, Word};
 use crate::units::GroupId;
-
-/// The result of a pass over the words of a subtree.
-///
-/// Two passes that are [alike](Self::is_as_before) saw the same in every word: a word whose
-/// sequence grew is larger than before by more than any change of its lower half can offset, except
-/// that of its tokens, which are summed apart; and where no sequence grew, tokens can only have
-/// been taken.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Collect {
-    /// Tokens that are reserved on the group.
-    pub(super) tokens: u64,
-    /// Tokens of the own words of groups below it, which are not.
-    others: u64,
-    /// Sum of the words themselves, modulo 2^64.
-    words: u64,
-    /// Operations in flight in any of them.
-    in_flight: InFlight,
-}
-
-impl Collect {
-    #[inline]
-    fn saw(&mut self, word: Word) {
-        self.tokens += word.tokens();
-        self.words = self.words.wrapping_add(word.raw());
-        self.in_flight.saw(word);
-    }
-
-    /// Like [`saw`](Self::saw), of an own word below the group.
-    #[inline]
-    fn saw_other(&mut self, word: Word) {
-        self.others += word.tokens();
-        self.words = self.words.wrapping_add(word.raw());
-        self.in_flight.saw(word);
-    }
-
-    /// Sees the own words of a group, number `id`, below `top`.
-    fn saw_others(&mut self, top: GroupId, id: GroupId, slot: &Slot) {
-        if id != top {
-            slot.each_touched(|words| self.saw_other(words.own.load()));
-        }
-    }
-
-    /// Combines two passes over different words.
-    fn and(self, other: Self) -> Self {
-        Self {
-            tokens: self.tokens + other.tokens,
-            others: self.others + other.others,
-            words: self.words.wrapping_add(other.words),
-            in_flight: self.in_flight.and(other.in_flight),
-        }
-    }
-
-    /// Whether this pass saw every byte in a reservation, in a word, or used.
-    pub(super) fn is_still(self) -> bool {
-        self.in_flight.is_nothing()
-    }
-
-    /// Whether both passes were still and saw the same.
-    pub(super) fn is_as_before(self, before: Self) -> bool {
-        let is_still = self.is_still() && before.is_still();
-        let tokens = |pass: Self| (pass.tokens, pass.others);
-        is_still && tokens(self) == tokens(before) && self.words == before.words
-    }
-}
 
 impl Groups {
     /// Takes tokens back in one pass until `group` has room for `bytes`, and returns `None` then.
@@ -121,18 +57,8 @@ impl Groups {
     /// Makes one pass that changes nothing.
     pub(super) fn look(&self, shape: &TreeShape, group: GroupId) -> Collect {
         let mut pass = Collect::default();
-        let _: ControlFlow<()> = self.walk(shape, group, &mut |id, slot| {
-            // A local of its own, so that it stays in registers.
-            let mut own = Collect::default();
-            let is_top = id == group;
-            slot.each_touched(|words| {
-                own.saw(words.chain.load());
-                match is_top {
-                    true => own.saw(words.own.load()),
-                    false => own.saw_other(words.own.load()),
-                }
-            });
-            pass = pass.and(own);
+        let _: ControlFlow<()> = self.walk(shape, group, &mut |_, slot| {
+            pass = pass.and(slot.collect(group));
             ControlFlow::Continue(())
         });
         pass

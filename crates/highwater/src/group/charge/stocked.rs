@@ -100,7 +100,7 @@ impl Groups {
     #[cold]
     #[inline(never)]
     pub(super) fn review(&self, id: GroupId, index: usize) {
-        let Some(shape) = self.shape.try_read() else {
+        let Some(shape) = self.try_read_shape() else {
             return;
         };
         let stock = self.stock(index);

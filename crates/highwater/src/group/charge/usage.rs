@@ -65,7 +65,7 @@ impl Glance {
 impl Groups {
     /// Returns the bytes in escrow below `group`: exact when nothing is in flight.
     pub(in crate::group) fn escrowed(&self, group: GroupId) -> Bytes {
-        Bytes(self.look(&self.shape.read(), group).tokens)
+        Bytes(self.look(&self.read_shape(), group).tokens)
     }
 
     /// See [`GroupNode::usage`](crate::group::GroupNode::usage).
@@ -101,7 +101,7 @@ impl Groups {
         glance.at_top(slot);
         let holders = slot.holders();
         if glance.live < holders
-            && let Some(shape) = self.shape.try_read()
+            && let Some(shape) = self.try_read_shape()
         {
             let mut looks = 0;
             let _: ControlFlow<()> = self.walk(&shape, group, &mut |id, slot| {
@@ -129,7 +129,7 @@ impl Groups {
         /// Chosen: each costs one pass; a subtree that changes during this many passes is busy, and
         /// the caller not merely unlucky.
         const PASSES: usize = 16;
-        let shape = self.shape.read();
+        let shape = self.read_shape();
         let mut before = self.look(&shape, group);
         let mut account = Account::default();
         for _ in 0..PASSES {

@@ -71,13 +71,13 @@ impl Groups {
         waker: Waker,
     ) -> Poll<Result<(), Refusal>> {
         let mut wakes = Wakes::default();
-        let shape = self.shape.write();
+        let shape = self.write_shape();
         let wish = Wish {
             key,
             bytes,
             ticket: *ticket.get_or_insert_with(|| self.lines().enter(key, bytes, calls)),
         };
-        let outcome = if self.slot(key.id).incarnation() == key.incarnation {
+        let outcome = if self.stays(key) {
             self.seek(&shape, wish, waker, &mut wakes)
         } else {
             Poll::Ready(Err(Refusal::Removed))

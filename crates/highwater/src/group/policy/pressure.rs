@@ -297,6 +297,10 @@ impl LazyMeter {
         meter.lock().change(change, now);
     }
 
+    pub(in crate::group) fn is_unused(&self) -> bool {
+        self.0.get().is_none()
+    }
+
     pub(in crate::group) fn read(&self, now: Duration) -> Stalls {
         let meter = self.0.get();
         meter.map_or_else(Stalls::default, |meter| meter.lock().read(now))

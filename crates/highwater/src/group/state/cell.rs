@@ -232,6 +232,12 @@ impl Word {
         self.retired()?.with_begun()
     }
 
+    /// Passes the tokens on to the next group of the slot: an operation of the former one that has
+    /// loaded the word fails. `None` when an operation is in flight.
+    fn passed_on(self) -> Option<Self> {
+        (self.in_flight() == 0).then(|| self.stepped(self.tokens()))
+    }
+
     /// Returns the word one step later, holding `tokens`.
     fn stepped(self, tokens: u64) -> Self {
         debug_assert!(tokens <= CELL_MAX, "{tokens} tokens in one word");
@@ -473,6 +479,13 @@ impl Cell {
         step: impl Fn(Word) -> Option<Word>,
     ) -> Option<Result<Word, Word>> {
         self.0.step_near(&|word| raw(step(Word(word)))).map(words)
+    }
+
+    /// Passes the tokens on if the word is near and nothing is in flight; returns the word as it
+    /// then is.
+    pub(in crate::group) fn pass_on_near(&self) -> Option<Word> {
+        let before = self.update_near(Word::passed_on)?.ok()?;
+        before.passed_on()
     }
 
     /// Marks an operation in flight; the thread's next loads happen after every CPU can see the

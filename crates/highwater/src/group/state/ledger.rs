@@ -85,8 +85,8 @@ pub(in crate::group) struct Ledger {
     /// (version). Read by: all of these, and readers of usage. Publishes: the slot of `max` that
     /// its version selects.
     word: AtomicU64,
-    /// Written by: `set_max`, the slot not in use, one writer at a time under the tree's lock. Read
-    /// by: any thread that has read the version.
+    /// Written by: `set_max`, the slot not in use, one writer at a time: under the tree's lock, or
+    /// with the group's slot claimed. Read by: any thread that has read the version.
     max: [AtomicU64; 2],
     /// Highest `reserved` that a successful charge has seen. Written by: charges before they
     /// succeed. Read by: readers of the peak. Publishes: nothing.
@@ -211,7 +211,7 @@ impl Ledger {
     }
 
     /// Installs `max` if at most that is reserved; otherwise returns the reservations. The caller
-    /// holds the tree's lock for writing.
+    /// holds the tree's lock for writing, or has claimed the group's slot.
     pub(in crate::group) fn set_max(&self, max: Bytes) -> Result<(), u64> {
         self.install(max, |reserved| reserved <= max.0)
     }
@@ -252,21 +252,12 @@ impl Ledger {
         }
     }
 
-    /// Resets the peak of a group that is gone. Nothing is reserved, and no thread uses the
-    /// ledger.
-    pub(in crate::group) fn reset_peak(&self) {
-        let Balance {
-            reserved,
-            has_waiters,
-            ..
-        } = self.balance();
-        debug_assert_eq!(
-            (reserved, has_waiters),
-            (0, false),
-            "an account in use was reset"
-        );
-        // Relaxed: the tree's lock orders it before the next group's first charge.
-        self.peak.store(0, Ordering::Relaxed);
+    /// Sets the peak to what is reserved: for a group that begins, with no bytes used. At most the
+    /// words that are live now hold them.
+    pub(in crate::group) fn renew_peak(&self) {
+        let reserved = self.balance().reserved;
+        // Relaxed: published with the group.
+        self.peak.store(reserved, Ordering::Relaxed);
     }
 
     fn load(&self) -> u64 {

@@ -58,6 +58,11 @@ impl Limits {
         }
     }
 
+    /// Whether a maximum is all that they set.
+    pub(in crate::group) fn is_max_alone(self) -> bool {
+        self == Self::max(self.max)
+    }
+
     /// Returns the same limits with this hard protection.
     #[must_use]
     pub const fn with_min(mut self, min: Bytes) -> Self {

@@ -12,7 +12,7 @@ use crate::sync::{Arc, OnceLock};
 use crate::units::{GroupId, OomScoreAdj};
 
 use super::limits::{Event, EventCounts, Limits, Settings};
-use super::name::Name;
+use super::names::FullName;
 
 /// Identifies one group of a tree: the id, and the incarnation that tells it from later groups of
 /// the same id. Ordered by id.
@@ -40,7 +40,7 @@ impl fmt::Display for GroupKey {
 #[derive(Debug)]
 pub(in crate::group) struct Meta {
     pub(in crate::group) key: GroupKey,
-    pub(in crate::group) name: Name,
+    pub(in crate::group) full_name: FullName,
     pub(in crate::group) parent: Option<Arc<Self>>,
     pub(in crate::group) depth: u32,
     pub(in crate::group) settings: Settings,
@@ -66,7 +66,7 @@ impl Meta {
     pub(in crate::group) fn root(key: GroupKey, stat: Arc<Stat>) -> Self {
         Self {
             key,
-            name: Name::new(""),
+            full_name: FullName::of_root(),
             parent: None,
             depth: 0,
             settings: Settings::new(Limits::default()),
@@ -83,13 +83,13 @@ impl Meta {
     /// Returns the `Meta` of a group that is about to be created.
     pub(in crate::group) fn child(
         parent: &Arc<Self>,
-        name: &str,
+        full_name: FullName,
         limits: Limits,
         key: GroupKey,
     ) -> Self {
         Self {
             key,
-            name: Name::new(name),
+            full_name,
             parent: Some(Arc::clone(parent)),
             depth: parent.depth + 1,
             settings: Settings::new(limits),
@@ -101,6 +101,38 @@ impl Meta {
             is_removed_when_unused: AtomicBool::new(false),
             data: Published::empty(),
         }
+    }
+
+    /// Returns the name among the group's siblings.
+    pub(in crate::group) fn name(&self) -> &str {
+        self.full_name.name.as_str()
+    }
+
+    /// Whether nothing was attached to the group, counted or measured.
+    pub(in crate::group) fn is_plain(&self) -> bool {
+        self.data.get().is_none()
+            && self.stat.get().is_none()
+            && self.events.get().is_none()
+            && self.meter.is_unused()
+    }
+
+    /// Whether it can be renewed for a group below `parent`.
+    pub(in crate::group) fn can_serve_below(&self, parent: &Self) -> bool {
+        let above = self.parent.as_ref().map(|above| above.key);
+        above == Some(parent.key) && self.is_plain()
+    }
+
+    /// Makes it that of another group below the same parent, as [`child`](Self::child) would.
+    pub(in crate::group) fn renew(&mut self, full_name: FullName, limits: Limits, key: GroupKey) {
+        debug_assert!(self.is_plain() && self.full_name.parent == full_name.parent);
+        let above = self.parent.as_ref().map(|above| above.oom_score_adj());
+        let adj = above.expect("the root is never renewed");
+        self.key = key;
+        self.full_name = full_name;
+        self.settings = Settings::new(limits);
+        self.set_oom_score_adj(adj);
+        self.exit_oom_victim();
+        self.is_removed_when_unused = AtomicBool::new(false);
     }
 
     /// Returns this group and its ancestors.
@@ -175,14 +207,15 @@ impl Meta {
     }
 
     pub(in crate::group) fn is_removed_when_unused(&self) -> bool {
-        // Relaxed: of its setter's attempt to remove the group and the removal of the last child,
-        // which both take the tree's lock, the later one sees the group without children, or this.
-        self.is_removed_when_unused.load(Ordering::Relaxed)
+        // Pairs with `set_removed_when_unused`. SeqCst: its setter stores this and then reads the
+        // incarnations of children, the removal of the last child writes that and then reads this;
+        // one of them sees the other.
+        self.is_removed_when_unused.load(Ordering::SeqCst)
     }
 
     pub(in crate::group) fn set_removed_when_unused(&self) {
-        // Relaxed: see `is_removed_when_unused`.
-        self.is_removed_when_unused.store(true, Ordering::Relaxed);
+        // Pairs with `is_removed_when_unused`; SeqCst as there.
+        self.is_removed_when_unused.store(true, Ordering::SeqCst);
     }
 
     /// Returns this group or its nearest ancestor that is being stopped.

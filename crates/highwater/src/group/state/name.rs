@@ -1,14 +1,12 @@
 //! [`Name`]: a group's name among its siblings, stored in place if it is short: most are, and a
 //! group of one query should not need memory apart from its own for that.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::fmt;
 
 /// Bytes stored in place. Chosen: with them a name is no larger than three words.
 const SHORT_MAX: usize = 22;
 
-/// A name. Ordered by its bytes, as text is.
+/// A name.
 #[derive(Clone)]
 pub(in crate::group) enum Name {
     Short { len: u8, bytes: [u8; SHORT_MAX] },
@@ -44,13 +42,6 @@ impl Name {
     }
 }
 
-/// For look-ups in a map.
-impl Borrow<[u8]> for Name {
-    fn borrow(&self) -> &[u8] {
-        self.as_bytes()
-    }
-}
-
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
         self.as_bytes() == other.as_bytes()
@@ -58,18 +49,6 @@ impl PartialEq for Name {
 }
 
 impl Eq for Name {}
-
-impl PartialOrd for Name {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Name {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.as_bytes().cmp(other.as_bytes())
-    }
-}
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,7 +60,7 @@ impl fmt::Debug for Name {
 mod tests {
     use super::*;
 
-    // Goal: names of every length come back, and are in the order of their text. Method: pairs of
+    // Goal: names of every length come back, and are equal as their texts are. Method: pairs of
     // names around the length that is stored in place, some with characters of several bytes.
     #[test]
     fn names_are_as_their_text() {
@@ -91,8 +70,8 @@ mod tests {
         for one in &texts {
             assert_eq!(Name::new(one).as_str(), one);
             for other in &texts {
-                let order = Name::new(one).cmp(&Name::new(other));
-                assert_eq!(order, one.cmp(other), "{one} {other}");
+                let is_equal = Name::new(one) == Name::new(other);
+                assert_eq!(is_equal, one == other, "{one} {other}");
             }
         }
     }

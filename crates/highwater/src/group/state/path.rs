@@ -85,7 +85,7 @@ impl fmt::Display for GroupPath {
         let name_at = |depth| meta.up().find(|meta| meta.depth == depth);
         (1..=meta.depth)
             .filter_map(name_at)
-            .try_for_each(|meta| write!(f, "/{}", meta.name.as_str()))
+            .try_for_each(|meta| write!(f, "/{}", meta.name()))
     }
 }
 

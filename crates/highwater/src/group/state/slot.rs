@@ -22,12 +22,13 @@
 
 use crate::percpu::{Blocks, Gates, Published};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, CachePadded, LockClass, Rank, RwLock};
+use crate::sync::{Arc, CachePadded, LockClass, Rank, RwLock, order_of_seqcst};
 use crate::units::{CpuId, GroupId};
 
 use super::cell::{Cell, Site, Words};
 use super::ledger::Ledger;
-use super::meta::Meta;
+use super::meta::{GroupKey, Meta};
+use super::standing::{SlotStanding, StandingWord};
 
 static META: LockClass = LockClass::new("group slot", Rank::Leaf);
 
@@ -49,8 +50,8 @@ pub(in crate::group) enum ActingCpu {
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::group) struct Slot {
-    /// Written by: creation and removal, under the tree's lock. Read by: charges. Publishes: the
-    /// slot as initialized for this incarnation.
+    /// Written by: creation and removal, with the slot claimed or the tree's lock held. Read by:
+    /// charges. Publishes: the slot as initialized for this incarnation.
     incarnation: AtomicU64,
     /// Written by: creation, while nothing is reserved or in flight here. Read by: operations that
     /// have something reserved or in flight here, so it cannot change under them.
@@ -80,6 +81,7 @@ pub(in crate::group) struct Slot {
     holders: AtomicU64,
     /// Highest number that `holders` had. Written and read as `holders`.
     holders_peak: AtomicU64,
+    standing: StandingWord,
     pub(in crate::group) ledger: CachePadded<Ledger>,
     /// The words of the CPU that charged here first.
     first_words: Words,
@@ -105,6 +107,7 @@ impl Slot {
             ledger: CachePadded::new(Ledger::new()),
             holders: AtomicU64::new(0),
             holders_peak: AtomicU64::new(0),
+            standing: StandingWord::new(),
             gates,
             touched: AtomicU64::new(0),
             run_shift: words_of_bit.ilog2(),
@@ -122,11 +125,59 @@ impl Slot {
         self.incarnation.load(Ordering::SeqCst)
     }
 
-    /// Steps from free to alive, or from alive to removed. The caller holds the tree's lock for
-    /// writing.
-    pub(in crate::group) fn step_incarnation(&self) -> u64 {
+    /// Steps from free to alive. The caller is alone with the slot.
+    pub(in crate::group) fn begin_incarnation(&self, incarnation: u64) {
+        debug_assert_eq!(
+            (self.incarnation() + 1, incarnation % 2),
+            (incarnation, 1),
+            "one group for each life"
+        );
+        // Pairs with the load in `incarnation`: the slot as prepared.
+        self.incarnation.store(incarnation, Ordering::Release);
+    }
+
+    /// Steps from alive to removed, if that was not done. The slot is claimed by the thread that
+    /// removes the group, or that thread is the caller and holds the tree's lock for writing.
+    pub(in crate::group) fn step_incarnation(&self, lived: u64) {
         // Pairs with the load in `incarnation`; SeqCst as there.
-        self.incarnation.fetch_add(1, Ordering::SeqCst) + 1
+        let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+        let stepped = self
+            .incarnation
+            .compare_exchange(lived, lived + 1, success, failure);
+        debug_assert!(
+            stepped.unwrap_or_else(|seen| seen - 1) >= lived,
+            "{stepped:?}: a group is removed before it lives"
+        );
+        order_of_seqcst();
+    }
+
+    /// Returns what is known of the group that lives here.
+    pub(in crate::group) fn living_meta(&self) -> Option<Arc<Meta>> {
+        self.read_living(Arc::clone)
+    }
+
+    /// Reads of what is known of the group that lives here: not of one that is about to begin, or
+    /// has ended.
+    pub(in crate::group) fn read_living<R>(&self, of: impl FnOnce(&Arc<Meta>) -> R) -> Option<R> {
+        let meta = self.meta.read();
+        let living = meta.as_ref();
+        let living = living.filter(|meta| self.incarnation() == meta.key.incarnation);
+        living.map(of)
+    }
+
+    /// Takes what is known of the group that was here. The caller drops it when it holds no lock:
+    /// it may hold data of the embedder.
+    #[must_use = "dropped when no lock is held"]
+    pub(in crate::group) fn take_meta(&self) -> Option<Arc<Meta>> {
+        self.meta.write().take()
+    }
+
+    /// Like [`take_meta`](Self::take_meta), if the slot is kept for the next group and the group
+    /// that was here has that key.
+    #[must_use = "dropped when no lock is held"]
+    pub(in crate::group) fn take_parked_meta(&self, of: GroupKey) -> Option<Arc<Meta>> {
+        let mut held = self.meta.write();
+        held.take_if(|meta| meta.key == of && !self.is_of(of.incarnation))
     }
 
     #[inline]
@@ -136,6 +187,41 @@ impl Slot {
 
     pub(in crate::group) fn is_alive(&self) -> bool {
         self.incarnation() % 2 == 1
+    }
+
+    /// Whether the group of that incarnation lives, and will until it is removed under the tree's
+    /// lock for writing; the caller holds that lock, for reading or for writing.
+    pub(in crate::group) fn settle(&self, incarnation: u64) -> bool {
+        let standing = &self.standing;
+        let is_settled = standing.is(incarnation, SlotStanding::Settled)
+            || standing.swap(incarnation, SlotStanding::Light, SlotStanding::Settled)
+            || standing.is(incarnation, SlotStanding::Settled);
+        if standing.is(incarnation, SlotStanding::Claimed) {
+            // For the thread that removes it: what is said to be removed is.
+            self.step_incarnation(incarnation);
+        }
+        is_settled && self.incarnation() == incarnation
+    }
+
+    /// Whether the slot is that of the group of that incarnation, or of its residual charges.
+    pub(in crate::group) fn is_of(&self, lived: u64) -> bool {
+        let incarnation = self.incarnation();
+        (incarnation == lived || incarnation == lived + 1) && self.standing.is_of(lived)
+    }
+
+    /// Claims the slot, if it stands so; the caller is then alone with it.
+    pub(in crate::group) fn claim(&self, incarnation: u64, from: SlotStanding) -> bool {
+        self.standing.swap(incarnation, from, SlotStanding::Claimed)
+    }
+
+    /// Whether the slot stands so, at this moment.
+    pub(in crate::group) fn stands(&self, incarnation: u64, standing: SlotStanding) -> bool {
+        self.standing.is(incarnation, standing)
+    }
+
+    /// Ends a claim, or the preparation of a slot that was free.
+    pub(in crate::group) fn stand(&self, incarnation: u64, standing: SlotStanding) {
+        self.standing.set(incarnation, standing);
     }
 
     #[inline]
@@ -153,12 +239,15 @@ impl Slot {
     pub(in crate::group) fn prepare(&self, parent: Option<GroupId>) {
         // An operation that began for the former group after the slot was found idle may be in
         // flight still: it finds the incarnation changed, and ends without having taken anything.
-        let reserved = self.ledger.balance().reserved;
-        debug_assert_eq!(reserved, 0, "a slot in use was given away");
+        let balance = self.ledger.balance();
+        debug_assert!(
+            balance.reserved == 0 && !balance.has_waiters,
+            "a slot in use was given away"
+        );
         // Relaxed: published by the step of the incarnation that follows.
         self.parent
             .store(parent.map_or(NO_PARENT, |id| id.0), Ordering::Relaxed);
-        self.ledger.reset_peak();
+        self.ledger.renew_peak();
         // Relaxed: a statistic; published as above.
         self.holders_peak.store(0, Ordering::Relaxed);
         if self.touched() != 0 {
@@ -313,6 +402,11 @@ impl Slot {
                 .into_iter()
                 .flatten()
         })
+    }
+
+    /// Returns the number of runs of words in which an operation may have begun.
+    pub(in crate::group) fn nr_touched_runs(&self) -> u32 {
+        self.touched().count_ones()
     }
 
     fn touched(&self) -> u64 {

@@ -1,22 +1,26 @@
 //! The tree of groups as its state: the slots of all groups, the shape of the tree, the wait
 //! queues, and the walks over them.
 //!
-//! One lock ([`Rank::Groups`]) guards the shape. Creating a group, removing one and setting a
-//! maximum hold it for writing, and so does a charge that is overtaken too often; taking tokens
-//! back and making a word live hold it for reading. Charges that find tokens, all uncharges, and
-//! lookups of an id never wait for it.
+//! One lock ([`Rank::Groups`]) guards the shape. Creating and removing a group, except by way of a
+//! parked slot (`parked.rs`), and setting a maximum hold it for writing, and so does a charge that
+//! is overtaken too often; taking tokens back and making a word live hold it for reading. Charges
+//! that find tokens, all uncharges, and lookups never wait for it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
 use crate::percpu::{Blocks, Gates, PercpuOwner, Regime};
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{Arc, LockClass, Mutex, MutexGuard, Rank, RwLock};
+use crate::sync::{
+    Arc, LockClass, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, StatCell,
+};
 use crate::units::{CpuId, GroupId};
 
 use super::cell::Site;
 use super::gate::Gate;
-use super::name::Name;
+use super::meta::{GroupKey, Meta};
+use super::names::Names;
+use super::parked::ParkedSlots;
 use super::slot::{ActingCpu, Slot, Slots};
 use super::stock::TokenStock;
 use super::waiters::Lines;
@@ -32,10 +36,11 @@ pub const DEPTH_MAX: u32 = 64;
 /// charges may outlive it.
 pub(in crate::group) type TreeOwner = Arc<PercpuOwner<Groups>>;
 
-/// The children of one group.
+/// The slots below one group.
 #[derive(Debug, Default)]
 pub(in crate::group) struct Family {
-    pub(in crate::group) children: BTreeMap<Name, GroupId>,
+    /// Those of its children, and parked ones.
+    pub(in crate::group) members: BTreeSet<GroupId>,
     pub(in crate::group) zombies: BTreeSet<GroupId>,
     /// Living children that have a `min` or a `low`.
     pub(in crate::group) protected: BTreeSet<GroupId>,
@@ -43,7 +48,7 @@ pub(in crate::group) struct Family {
 
 /// That of a group that never had children.
 static NO_FAMILY: Family = Family {
-    children: BTreeMap::new(),
+    members: BTreeSet::new(),
     zombies: BTreeSet::new(),
     protected: BTreeSet::new(),
 };
@@ -56,6 +61,9 @@ pub(in crate::group) struct TreeShape {
     pub(in crate::group) free: Vec<GroupId>,
     /// Every zombie, in the order in which they are checked.
     pub(in crate::group) zombies: VecDeque<GroupId>,
+    /// What was known of groups whose slots are free: dropped after the lock, for it may hold data
+    /// of the embedder.
+    pub(in crate::group) gone: Vec<Arc<Meta>>,
 }
 
 impl TreeShape {
@@ -82,11 +90,6 @@ impl TreeShape {
     pub(in crate::group) fn family_mut(&mut self, id: GroupId) -> &mut Family {
         self.families[id.index()].get_or_insert_default()
     }
-
-    /// Returns the living groups directly below `id`.
-    pub(in crate::group) fn children(&self, id: GroupId) -> impl ExactSizeIterator<Item = GroupId> {
-        self.family(id).children.values().copied()
-    }
 }
 
 /// The tree itself. Lives while a handle or a charge refers to it.
@@ -98,7 +101,12 @@ pub(crate) struct Groups {
     pub(in crate::group) slots: Slots,
     /// By number of their words. Allocated when their CPU first charges.
     stocks: Blocks<TokenStock, 16>,
-    pub(in crate::group) shape: RwLock<TreeShape>,
+    /// By number of the words of the CPU that parked them.
+    parked: Blocks<ParkedSlots, 16>,
+    pub(in crate::group) names: Names,
+    shape: RwLock<TreeShape>,
+    /// How often the shape was locked.
+    nr_shape_locks: StatCell,
     pub(in crate::group) gate: Gate,
     lines: Mutex<Lines>,
     /// Groups that have a `min` or a `low`. Written by: setters, under the tree's lock for writing.
@@ -122,12 +130,44 @@ impl Groups {
             gates,
             slots: Slots::new(),
             stocks: Blocks::none(gates.nr_words()),
+            parked: Blocks::none(gates.nr_words()),
+            names: Names::none(),
             shape: RwLock::new(&SHAPE, shape),
+            nr_shape_locks: StatCell::new(),
             gate: Gate::open(),
             lines: Lines::none(),
             nr_protected: AtomicU64::new(0),
             nr_throttled: AtomicU64::new(0),
         }
+    }
+
+    pub(in crate::group) fn read_shape(&self) -> RwLockReadGuard<'_, TreeShape> {
+        self.nr_shape_locks.add(1);
+        self.shape.read()
+    }
+
+    pub(in crate::group) fn try_read_shape(&self) -> Option<RwLockReadGuard<'_, TreeShape>> {
+        self.nr_shape_locks.add(1);
+        self.shape.try_read()
+    }
+
+    pub(in crate::group) fn write_shape(&self) -> RwLockWriteGuard<'_, TreeShape> {
+        self.nr_shape_locks.add(1);
+        self.shape.write()
+    }
+
+    /// Changes the shape under the lock for writing.
+    pub(in crate::group) fn change_shape<R>(&self, change: impl FnOnce(&mut TreeShape) -> R) -> R {
+        let mut shape = self.write_shape();
+        let changed = change(&mut shape);
+        let gone = std::mem::take(&mut shape.gone);
+        drop(shape);
+        drop(gone);
+        changed
+    }
+
+    pub(in crate::group) fn nr_shape_locks(&self) -> u64 {
+        self.nr_shape_locks.get()
     }
 
     /// Returns the slot of an id that is in use.
@@ -146,6 +186,12 @@ impl Groups {
         panic!("{id} is not a group of this tree")
     }
 
+    /// Whether the group with that key lives, and will while the tree's lock is held, as the caller
+    /// does.
+    pub(in crate::group) fn stays(&self, key: GroupKey) -> bool {
+        self.slot(key.id).settle(key.incarnation)
+    }
+
     /// Returns the stock of the words of number `index`, allocated on first use.
     #[inline]
     pub(in crate::group) fn stock(&self, index: usize) -> &TokenStock {
@@ -159,6 +205,61 @@ impl Groups {
     #[inline(never)]
     fn make_stock(&self, index: usize) -> &TokenStock {
         self.stocks.get_or_make(index, TokenStock::new)
+    }
+
+    /// Returns the parked slots of the CPU that the thread runs on.
+    pub(in crate::group) fn parked_here(&self) -> &ParkedSlots {
+        self.parked.get_or_make(self.gates.here(), ParkedSlots::new)
+    }
+
+    /// Returns the living groups directly below `id`, by number.
+    pub(in crate::group) fn children<'a>(
+        &'a self,
+        shape: &'a TreeShape,
+        id: GroupId,
+    ) -> impl Iterator<Item = (GroupId, &'a Slot)> {
+        let members = shape.family(id).members.iter();
+        let slots = members.map(|id| (*id, self.slot(*id)));
+        slots.filter(|(_, slot)| slot.is_alive())
+    }
+
+    /// Whether a group has children: at one moment, although they come and go.
+    pub(in crate::group) fn has_children(&self, shape: &TreeShape, id: GroupId) -> bool {
+        let members = || shape.family(id).members.iter().map(|id| self.slot(*id));
+        // Incarnations only grow: equal sums are of equal ones.
+        let lives = || members().map(|slot| u128::from(slot.incarnation())).sum();
+        let mut before: u128 = lives();
+        while !members().any(Slot::is_alive) {
+            let now = lives();
+            if now == before {
+                return false;
+            }
+            before = now;
+        }
+        true
+    }
+
+    /// Returns the living group directly below `parent` that has the name.
+    pub(in crate::group) fn child_named(&self, parent: &Meta, name: &str) -> Option<Arc<Meta>> {
+        let full_name = self.names.full_name(parent.key.id, name);
+        let meta = self.slot(self.names.find(&full_name)?).living_meta()?;
+        // Groups come and go meanwhile.
+        let is_it = meta.full_name == full_name
+            && meta.parent.as_ref().map(|above| above.key) == Some(parent.key);
+        is_it.then_some(meta)
+    }
+
+    /// Returns what is known of the living groups directly below `id`, by name.
+    pub(in crate::group) fn children_by_name(
+        &self,
+        shape: &TreeShape,
+        id: GroupId,
+    ) -> Vec<Arc<Meta>> {
+        let mut metas = Vec::with_capacity(shape.family(id).members.len());
+        let children = self.children(shape, id);
+        metas.extend(children.filter_map(|(_, slot)| slot.living_meta()));
+        metas.sort_unstable_by(|one, other| one.name().cmp(other.name()));
+        metas
     }
 
     /// Returns the stocks that were allocated, with the numbers of their words.
@@ -208,7 +309,7 @@ impl Groups {
         ActingCpu::As(cpu)
     }
 
-    /// Visits `top` and everything below it, zombies included, parents first.
+    /// Visits `top` and everything below it, zombies and parked slots included, parents first.
     pub(in crate::group) fn walk<'a, B>(
         &'a self,
         shape: &TreeShape,
@@ -217,7 +318,7 @@ impl Groups {
     ) -> ControlFlow<B> {
         visit(top, self.slot(top))?;
         let family = shape.family(top);
-        for id in family.children.values().chain(&family.zombies) {
+        for id in family.members.iter().chain(&family.zombies) {
             self.walk(shape, *id, visit)?;
         }
         ControlFlow::Continue(())

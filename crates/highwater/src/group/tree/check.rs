@@ -7,7 +7,7 @@ use crate::units::{Bytes, GroupId};
 impl Groups {
     /// See [`GroupTree::check_invariants`](crate::group::GroupTree::check_invariants).
     pub(in crate::group) fn check(&self) {
-        let shape = self.shape.read();
+        let shape = self.read_shape();
         self.check_subtree(&shape, GroupId(0));
         self.check_stocks(&shape);
         self.check_protection(&shape);
@@ -25,7 +25,7 @@ impl Groups {
         let slot = self.slot(id);
         let (mut below, mut holders) = (0, 0);
         let family = shape.family(id);
-        for child in family.children.values().chain(&family.zombies) {
+        for child in family.members.iter().chain(&family.zombies) {
             assert_eq!(self.slot(*child).parent(), Some(id), "{child} is elsewhere");
             let (reserved, live) = self.check_subtree(shape, *child);
             below += reserved;

@@ -1,19 +1,89 @@
 //! Creating and removing groups.
 //!
+//! A group that is *light* (`state/standing.rs`) and has nothing charged to it is removed without
+//! the tree's lock: its slot is parked (`state/parked.rs`), and the next group below the same
+//! parent begins there. All other removals, and creations that find no parked slot, hold the lock
+//! for writing.
+//!
 //! A removed group with bytes still charged stays in its parent's family (*zombie*, as a dying
 //! memcg), so that a pass over a subtree still sees operations in flight in it. Its id is reused
 //! once nothing is reserved and nothing is in flight there. Creating a group checks a few zombies,
 //! so uncharging the last byte has nothing to do.
 
+use crate::group::charge::Attempts;
 use crate::group::error::{ChildError, RemoveError};
 use crate::group::stat::Stat;
-use crate::group::state::{DEPTH_MAX, GroupKey, GroupPath, Groups, Limits, Meta, TreeShape, Wakes};
+use crate::group::state::{
+    DEPTH_MAX, FullName, GroupKey, GroupPath, Groups, Limits, Meta, ParkedHint, Slot, SlotStanding,
+    TreeShape, Wakes,
+};
 use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::units::{Bytes, GroupId};
 
 /// Zombies that one creation checks: enough to reuse ids faster than removals use them up.
 const REAP_BATCH: usize = 8;
+
+/// A group to create.
+struct Birth<'a> {
+    parent: &'a Arc<Meta>,
+    full_name: FullName,
+    limits: Limits,
+}
+
+impl Birth<'_> {
+    /// Makes the name the group's own.
+    fn name(&self, groups: &Groups, id: GroupId) -> Result<(), ChildError> {
+        match groups.names.give(&self.full_name, id) {
+            true => Ok(()),
+            false => Err(ChildError::DuplicateName {
+                parent: GroupPath::of(self.parent),
+            }),
+        }
+    }
+
+    /// Makes a slot that is the caller's alone the group's, which has its name.
+    fn begin_in(&self, slot: &Slot, incarnation: u64) -> Arc<Meta> {
+        let id = slot.id();
+        let key = GroupKey { id, incarnation };
+        let standing = match self.limits.is_max_alone() {
+            true => SlotStanding::Light,
+            false => SlotStanding::Settled,
+        };
+        let meta = self.put_meta(slot, key);
+        slot.stand(incarnation, standing);
+        slot.begin_incarnation(incarnation);
+        meta
+    }
+
+    /// Renews the `Meta` of the slot's former group, if no handle has it still, or makes one.
+    fn put_meta(&self, slot: &Slot, key: GroupKey) -> Arc<Meta> {
+        let (parent, limits) = (self.parent, self.limits);
+        let full_name = self.full_name.clone();
+        let mut held = slot.meta.write();
+        let former = held.as_mut().and_then(Arc::get_mut);
+        if let Some(meta) = former.filter(|meta| meta.can_serve_below(parent)) {
+            meta.renew(full_name, limits, key);
+            return Option::clone(&held).expect("it was just renewed");
+        }
+        let meta = Arc::new(Meta::child(parent, full_name, limits, key));
+        let former = held.replace(Arc::clone(&meta));
+        drop(held);
+        // Not under that lock: it may drop data of the embedder.
+        drop(former);
+        meta
+    }
+}
+
+/// What is below a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Below {
+    None,
+    Children(usize),
+    /// No children, but one is about to begin or to be gone: its thread is between two steps, or
+    /// waits for the tree's lock.
+    InTransit,
+}
 
 impl Groups {
     /// Returns a tree of one group, the root, which has no limit.
@@ -25,7 +95,9 @@ impl Groups {
             .make(id, groups.gates)
             .expect("the table holds the first id");
         root.prepare(None);
-        let incarnation = root.step_incarnation();
+        let incarnation = 1;
+        root.stand(incarnation, SlotStanding::Settled);
+        root.begin_incarnation(incarnation);
         let stat = Stat::root(regime, nr_cpus);
         let key = GroupKey { id, incarnation };
         *root.meta.write() = Some(Arc::new(Meta::root(key, stat)));
@@ -42,25 +114,107 @@ impl Groups {
             return Err(ChildError::InvalidName);
         }
         limits.check()?;
-        let above = parent.key.id;
         if parent.depth >= DEPTH_MAX {
             return Err(ChildError::TooDeep {
                 parent: GroupPath::of(parent),
                 depth: parent.depth,
             });
         }
-        let mut shape = self.shape.write();
-        if self.slot(above).incarnation() != parent.key.incarnation {
+        let birth = Birth {
+            parent,
+            full_name: self.names.full_name(parent.key.id, name),
+            limits,
+        };
+        let mut attempts = Attempts::new();
+        loop {
+            let made = match self.claim_fitting(&birth) {
+                Some((hint, incarnation)) => self.create_in_parked(&birth, hint, incarnation),
+                None => self.create_in_free(&birth),
+            };
+            // The name of a group that is removed is free in an instant, if it is not.
+            let is_taken = matches!(made, Err(ChildError::DuplicateName { .. }));
+            if !is_taken || self.is_name_in_use(&birth.full_name) || !attempts.wait() {
+                return made;
+            }
+        }
+    }
+
+    /// Whether a living group has the name.
+    fn is_name_in_use(&self, full_name: &FullName) -> bool {
+        let meta = self.names.find(full_name);
+        let meta = meta.and_then(|id| self.slot(id).living_meta());
+        meta.is_some_and(|meta| meta.full_name == *full_name)
+    }
+
+    /// Claims a slot that was parked on this CPU and fits; returns it with its incarnation.
+    fn claim_fitting(&self, birth: &Birth<'_>) -> Option<(ParkedHint, u64)> {
+        if !birth.limits.is_max_alone() {
+            return None;
+        }
+        let (parent, max) = (birth.parent.key, birth.limits.max);
+        let has_parent = || self.slot(parent.id).incarnation() == parent.incarnation;
+        if !has_parent() {
+            return None;
+        }
+        let (hint, incarnation) = self.claim_parked(parent.id)?;
+        // From here on the parent stays: its removal finds a member that is not parked.
+        let ledger = &self.slot(hint.id).ledger;
+        let fits = has_parent() && (ledger.balance().max == max || ledger.set_max(max).is_ok());
+        if !fits {
+            self.park(self.slot(hint.id), hint, incarnation);
+        }
+        fits.then_some((hint, incarnation))
+    }
+
+    /// Creates a group in a slot that was parked, and is claimed.
+    fn create_in_parked(
+        &self,
+        birth: &Birth<'_>,
+        hint: ParkedHint,
+        incarnation: u64,
+    ) -> Result<Arc<Meta>, ChildError> {
+        let slot = self.slot(hint.id);
+        if let Err(taken) = birth.name(self, hint.id) {
+            self.park(slot, hint, incarnation);
+            return Err(taken);
+        }
+        slot.ledger.renew_peak();
+        Ok(birth.begin_in(slot, incarnation + 1))
+    }
+
+    /// Claims a slot that was parked on this CPU below `parent`; returns it with its incarnation.
+    fn claim_parked(&self, parent: GroupId) -> Option<(ParkedHint, u64)> {
+        let parked = self.parked_here();
+        loop {
+            let hint = parked.take(parent)?;
+            let slot = self.slot(hint.id);
+            let incarnation = slot.incarnation();
+            let is_parked = slot.stands(incarnation, SlotStanding::Parked);
+            // While it is parked in that incarnation, it is below the same parent.
+            let is_below = || slot.parent() == Some(parent);
+            if is_parked && is_below() && slot.claim(incarnation, SlotStanding::Parked) {
+                return Some((hint, incarnation));
+            }
+        }
+    }
+
+    fn create_in_free(&self, birth: &Birth<'_>) -> Result<Arc<Meta>, ChildError> {
+        self.change_shape(|shape| self.create_below(shape, birth))
+    }
+
+    fn create_below(
+        &self,
+        shape: &mut TreeShape,
+        birth: &Birth<'_>,
+    ) -> Result<Arc<Meta>, ChildError> {
+        let (parent, limits) = (birth.parent, birth.limits);
+        let above = parent.key.id;
+        if !self.stays(parent.key) {
             return Err(ChildError::Removed {
                 parent: GroupPath::of(parent),
             });
         }
-        if shape.family(above).children.contains_key(name.as_bytes()) {
-            return Err(ChildError::DuplicateName {
-                parent: GroupPath::of(parent),
-            });
-        }
-        self.reap_some(&mut shape);
+        self.reap_some(shape);
         let id = shape.free.pop().unwrap_or_else(|| shape.push_id());
         let Some(slot) = self.slots.make(id, self.gates) else {
             shape.pop_id();
@@ -68,68 +222,155 @@ impl Groups {
                 count: shape.nr_ids() as u64,
             });
         };
+        if let Err(taken) = birth.name(self, id) {
+            shape.free.push(id);
+            return Err(taken);
+        }
         slot.prepare(Some(above));
         if slot.ledger.balance().max != limits.max {
             slot.ledger.force_max(limits.max);
         }
-        let incarnation = slot.incarnation() + 1;
-        let key = GroupKey { id, incarnation };
-        let meta = Arc::new(Meta::child(parent, name, limits, key));
-        *slot.meta.write() = Some(Arc::clone(&meta));
-        let stepped = slot.step_incarnation();
-        debug_assert_eq!(stepped, incarnation, "one group for each life");
-        let children = &mut shape.family_mut(above).children;
-        children.insert(meta.name.clone(), id);
-        self.note_protection(&mut shape, &meta);
+        shape.family_mut(above).members.insert(id);
+        let meta = birth.begin_in(slot, slot.incarnation() + 1);
+        self.note_protection(shape, &meta);
         self.count_high(Bytes::MAX, limits.high);
         Ok(meta)
     }
 
     /// Returns the groups directly below, by name.
-    pub(in crate::group) fn children(&self, key: GroupKey) -> Vec<Arc<Meta>> {
-        let shape = self.shape.read();
-        if self.slot(key.id).incarnation() != key.incarnation {
-            return Vec::new();
+    pub(in crate::group) fn children_of(&self, key: GroupKey) -> Vec<Arc<Meta>> {
+        let shape = self.read_shape();
+        match self.slot(key.id).incarnation() == key.incarnation {
+            true => self.children_by_name(&shape, key.id),
+            false => Vec::new(),
         }
-        let ids = shape.children(key.id);
-        ids.filter_map(|id| self.slot(id).meta.read().clone())
-            .collect()
     }
 
     pub(in crate::group) fn remove(&self, group: &Meta) -> Result<(), RemoveError> {
-        let id = group.key.id;
+        let GroupKey { id, incarnation } = group.key;
         let Some(parent) = &group.parent else {
             return Err(RemoveError::IsRoot);
         };
-        let above = parent.key.id;
-        let mut shape = self.shape.write();
+        let parent = parent.key.id;
         let slot = self.slot(id);
-        if slot.incarnation() != group.key.incarnation {
-            return Err(RemoveError::Removed {
-                group: self.path(group.key),
-            });
+        // A handle may be that of a group that is about to begin.
+        let is_alive = slot.incarnation() == incarnation;
+        if !(is_alive && slot.claim(incarnation, SlotStanding::Light)) {
+            return self.remove_settled(group, parent);
         }
-        let children = shape.family(id).children.len();
-        if children > 0 {
+        slot.step_incarnation(incarnation);
+        self.names.free(&group.full_name);
+        if slot.pass_on() {
+            if !group.is_plain() {
+                drop(slot.take_meta());
+            }
+            self.park(slot, ParkedHint { parent, id }, incarnation + 1);
+        } else {
+            self.change_shape(|shape| self.bury(shape, parent, id));
+        }
+        Ok(())
+    }
+
+    /// Parks a slot that the caller has claimed. If the CPU has too many, all of them are freed.
+    fn park(&self, slot: &Slot, hint: ParkedHint, incarnation: u64) {
+        slot.stand(incarnation, SlotStanding::Parked);
+        let parked = self.parked_here();
+        if parked.add(hint) {
+            return;
+        }
+        self.change_shape(|shape| {
+            for hint in std::iter::from_fn(|| parked.take_any()).chain([hint]) {
+                // Parked below another parent: then another hint says so.
+                if self.slot(hint.id).parent() == Some(hint.parent) {
+                    self.unpark(shape, hint);
+                }
+            }
+        });
+    }
+
+    /// Frees a slot if it is parked. The caller holds the lock, so it is not parked elsewhere
+    /// meanwhile.
+    fn unpark(&self, shape: &mut TreeShape, ParkedHint { parent, id }: ParkedHint) {
+        let slot = self.slot(id);
+        if slot.claim(slot.incarnation(), SlotStanding::Parked) {
+            self.bury(shape, parent, id);
+        }
+    }
+
+    fn remove_settled(&self, group: &Meta, parent: GroupId) -> Result<(), RemoveError> {
+        let mut wakes = Wakes::default();
+        let mut attempts = Attempts::new();
+        loop {
+            let children = self.change_shape(|shape| {
+                let children = self.count_members(shape, group)?;
+                if children == Below::None {
+                    self.remove_childless(shape, group, parent, &mut wakes);
+                }
+                Ok(children)
+            })?;
+            let children = match children {
+                Below::None => break,
+                Below::Children(children) => children,
+                Below::InTransit if attempts.wait() => continue,
+                Below::InTransit => 1,
+            };
             return Err(RemoveError::HasChildren {
                 group: self.path(group.key),
                 children,
             });
         }
-        slot.step_incarnation();
-        self.retire(id);
-        let mut wakes = Wakes::default();
-        self.turn_away(group.key, &mut wakes);
-        shape.family_mut(above).children.remove(&group.name);
-        self.forget_protection(&mut shape, above, id);
-        self.count_high(group.settings.high(), Bytes::MAX);
-        if !self.free_if_unused(&mut shape, id) {
-            shape.family_mut(above).zombies.insert(id);
-            shape.zombies.push_back(id);
-        }
-        drop(shape);
         wakes.wake();
         Ok(())
+    }
+
+    /// Counts what is below a living group, after its parked slots were freed if it has no
+    /// children.
+    fn count_members(&self, shape: &mut TreeShape, group: &Meta) -> Result<Below, RemoveError> {
+        if !self.stays(group.key) {
+            return Err(RemoveError::Removed {
+                group: self.path(group.key),
+            });
+        }
+        let parent = group.key.id;
+        let children = self.children(shape, parent).count();
+        if children > 0 {
+            return Ok(Below::Children(children));
+        }
+        for id in shape.family(parent).members.clone() {
+            self.unpark(shape, ParkedHint { parent, id });
+        }
+        match shape.family(parent).members.is_empty() {
+            true => Ok(Below::None),
+            false => Ok(Below::InTransit),
+        }
+    }
+
+    fn remove_childless(
+        &self,
+        shape: &mut TreeShape,
+        group: &Meta,
+        parent: GroupId,
+        wakes: &mut Wakes,
+    ) {
+        let id = group.key.id;
+        self.slot(id).step_incarnation(group.key.incarnation);
+        self.turn_away(group.key, wakes);
+        self.names.free(&group.full_name);
+        self.forget_protection(shape, parent, id);
+        self.count_high(group.settings.high(), Bytes::MAX);
+        self.bury(shape, parent, id);
+    }
+
+    /// Makes a removed group a zombie, or frees its slot.
+    fn bury(&self, shape: &mut TreeShape, parent: GroupId, id: GroupId) {
+        let slot = self.slot(id);
+        slot.stand(slot.incarnation() - 1, SlotStanding::Settled);
+        self.retire(id);
+        shape.family_mut(parent).members.remove(&id);
+        if !self.free_if_unused(shape, id) {
+            shape.family_mut(parent).zombies.insert(id);
+            shape.zombies.push_back(id);
+        }
     }
 
     /// Frees the slots of a few zombies without charged bytes.
@@ -159,7 +400,7 @@ impl Groups {
         let slot = self.slot(id);
         let is_free = shape.family(id).zombies.is_empty() && slot.is_idle();
         if is_free {
-            *slot.meta.write() = None;
+            shape.gone.extend(slot.take_meta());
             shape.free.push(id);
         }
         is_free

@@ -13,8 +13,8 @@ impl Groups {
     pub(in crate::group) fn set_max(&self, key: GroupKey, max: Bytes) -> Result<(), MaxError> {
         let group = key.id;
         let slot = self.slot(group);
-        let shape = self.shape.write();
-        if slot.incarnation() != key.incarnation {
+        let shape = self.write_shape();
+        if !self.stays(key) {
             return Err(MaxError::Removed {
                 group: self.path(key),
             });
@@ -55,8 +55,8 @@ impl Groups {
     /// Changes a living group's `min` and `low`; those of a removed group protect nothing and stay
     /// unchanged.
     pub(in crate::group) fn set_protection(&self, group: &Meta, set: impl FnOnce()) {
-        let mut shape = self.shape.write();
-        if self.slot(group.key.id).incarnation() == group.key.incarnation {
+        let mut shape = self.write_shape();
+        if self.stays(group.key) {
             set();
             self.note_protection(&mut shape, group);
         }
@@ -89,7 +89,7 @@ impl Groups {
     }
 
     pub(in crate::group) fn protected_children(&self, id: GroupId) -> Vec<Arc<Meta>> {
-        let shape = self.shape.read();
+        let shape = self.read_shape();
         let ids = shape.family(id).protected.iter();
         ids.filter_map(|id| self.slot(*id).meta.read().clone())
             .collect()
@@ -97,8 +97,8 @@ impl Groups {
 
     /// Changes a living group's `high`; a removed group takes no more charges.
     pub(in crate::group) fn set_limit_high(&self, group: &Meta, limit_high: Bytes) {
-        let shape = self.shape.write();
-        if self.slot(group.key.id).incarnation() == group.key.incarnation {
+        let shape = self.write_shape();
+        if self.stays(group.key) {
             self.count_high(group.settings.replace_high(limit_high), limit_high);
         }
         drop(shape);
