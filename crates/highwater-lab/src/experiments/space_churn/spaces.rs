@@ -3,6 +3,7 @@
 //! Every design counts [`MEMBERS`] numbers. The published ones are here only as far as creation,
 //! counting and the end need it; their reads are in `baselines`.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -284,7 +285,15 @@ pub(super) struct GroupMaker {
     /// For groups that many virtual CPUs use.
     acting: Tenant,
     names: Vec<String>,
-    made: AtomicUsize,
+}
+
+thread_local! {
+    /// The name of this thread's next group: the threads begin far apart.
+    static NEXT_NAME: Cell<usize> = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        // Relaxed: a count.
+        Cell::new(THREADS.fetch_add(1, Ordering::Relaxed) * 1021)
+    };
 }
 
 /// A tree with the group below which others come and go.
@@ -318,7 +327,6 @@ impl GroupMaker {
             acting: Tenant::new(Regime::Atomic, nr_cpus),
             // More than are kept.
             names: (0..2 * spaces).map(|nth| format!("q{nth}")).collect(),
-            made: AtomicUsize::new(0),
         }
     }
 }
@@ -330,10 +338,10 @@ impl Maker for GroupMaker {
             true => &self.acting,
             false => &self.own,
         };
-        // A name may be that of a thread that was preempted since.
+        // A name may be in use by another thread.
         let mut nodes = std::iter::from_fn(|| {
-            // Relaxed: a count.
-            let nth = self.made.fetch_add(1, Ordering::Relaxed);
+            let nth = NEXT_NAME.get();
+            NEXT_NAME.set(nth + 1);
             let name = &self.names[nth % self.names.len()];
             Some(tenant.node.child(name, Limits::default()))
         });

@@ -408,7 +408,9 @@ impl Groups {
 }
 
 fn is_valid_name(name: &str) -> bool {
+    let is_refused = |byte: u8| byte == b'/' || byte.is_ascii_control();
     !matches!(name, "" | "." | "..")
         && name.len() <= 255
-        && !name.chars().any(|c| c == '/' || c.is_control())
+        && !name.bytes().any(is_refused)
+        && (name.is_ascii() || !name.chars().any(char::is_control))
 }
