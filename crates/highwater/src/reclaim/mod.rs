@@ -110,7 +110,7 @@ use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, LockEvents};
-use crate::units::{GroupId, Pages, Pfn};
+use crate::units::{Bytes, GroupId, Pages, Pfn};
 use balance::SWAPPINESS_MAX;
 use batch::{Batch, Batches};
 use lruvec::Lruvec;
@@ -241,7 +241,10 @@ impl Reclaim {
     /// Moves a group's pages and their charges to its parent, and removes its lists. Isolated pages
     /// follow when they are put back.
     pub fn reparent_group(&self, group: &GroupNode) {
-        self.drain_batches();
+        // A page in a batch is charged to its group.
+        if group.usage_bounds().high > Bytes::ZERO {
+            self.drain_batches();
+        }
         if let Some(child) = self.lruvecs.remove(group) {
             self.lruvecs.reparent(&self.cache, &self.groups, &child);
             self.note_arrival(&child);

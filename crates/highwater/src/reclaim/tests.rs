@@ -11,7 +11,7 @@ use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::topology::Topology;
-use crate::units::{Bytes, FilePage, PAGE_BYTES};
+use crate::units::{FilePage, PAGE_BYTES};
 
 #[derive(Debug)]
 pub(super) struct Nothing(pub(super) u64);

@@ -13,9 +13,9 @@
 //!
 //! - The incarnation is stepped first. A charge reads it after it has loaded the word whose tokens
 //!   it takes, so one that loads the word afterwards fails.
-//! - Then each word that holds tokens is stepped (`Word::passed_on`). One
-//!   that had loaded the word before fails in its own step. In the restartable regime that needs
-//!   the CPU of the word; a slot with tokens on another CPU is not parked.
+//! - Then each word that holds tokens is stepped (`Word::passed_on`). One that had loaded the word
+//!   before fails in its own step. In the restartable regime that needs the CPU of the word; a slot
+//!   with tokens on another CPU is not parked.
 //! - Then the slot is looked at twice, with its ledger in between. If both looks saw the same, and
 //!   the ledger has reserved what the words hold, nothing was used at that moment; and what can
 //!   still begin finds the incarnation changed (`slot.rs`).

@@ -16,7 +16,8 @@
 //! - An operation that takes tokens checks it between loading a word and stepping it; a word that
 //!   belongs to a later group differs in its sequence, and the step compares. An operation that
 //!   reserves marks itself in flight first and checks afterwards; a slot is reused only when
-//!   nothing is reserved and nothing is in flight. One of the two notices the other.
+//!   nothing is in flight, and nothing is reserved but tokens that are passed on (`parked.rs`). One
+//!   of the two notices the other.
 //! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
