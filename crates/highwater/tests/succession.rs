@@ -52,8 +52,8 @@ fn groups_follow_one_another_beside_the_trees_lock() {
     }
 }
 
-// Goal: the next group begins as any other: its own name and limits, no charge, no data, no events
-// and no settings of the one before, of which handles know nothing of it. Method: one of each kind
+// Goal: the next group begins as any other, with its own name and limits and without charges, data,
+// events and settings of the one before, whose handles do not reach it. Method: one of each kind
 // before, and all questions after.
 #[test]
 fn a_successor_inherits_nothing() {

@@ -167,7 +167,7 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; O(children).
+    /// The tree's lock for reading; O(n log n) in the children.
     ///
     /// # Examples
     ///

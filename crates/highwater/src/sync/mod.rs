@@ -47,8 +47,8 @@ pub mod atomic {
     };
 }
 
-/// Between a `SeqCst` store and a `SeqCst` load, makes a model keep the order that such accesses
-/// have: the model checker takes them for release and acquire. Nothing otherwise.
+/// Does nothing, but in models: there it keeps a `SeqCst` store before a later `SeqCst` load, for
+/// the model checker takes such accesses for release and acquire.
 #[inline]
 pub fn order_of_seqcst() {
     // Pairs with itself.

@@ -84,7 +84,7 @@ impl GroupTree {
         self.owner.gates.regime()
     }
 
-    /// Returns how often the tree's lock was taken.
+    /// Returns how often the tree's lock was taken, or tried.
     #[must_use]
     pub fn nr_shape_locks(&self) -> u64 {
         self.groups().nr_shape_locks()
@@ -104,7 +104,7 @@ impl GroupTree {
     ///
     /// # Cost
     ///
-    /// Two loads, an uncontended lock of that group alone, two reference counts. Never waits for
+    /// Four loads, an uncontended lock of that group alone, two reference counts. Never waits for
     /// the tree's lock. [`GroupTree::uncharge`] needs none of these.
     #[must_use]
     pub fn get(&self, id: GroupId) -> Option<GroupNode> {
@@ -131,9 +131,9 @@ impl GroupTree {
 
     /// Removes a group that has no children.
     ///
-    /// New charges to it fail from now on; its tokens go back to its ancestors. Bytes still charged
-    /// to it stay charged to its ancestors until they are uncharged; until then its id is not
-    /// reused and [`GroupTree::get`] finds it.
+    /// New charges to it fail from now on; its tokens go back to its ancestors, or stay for a later
+    /// group. Bytes still charged to it stay charged to its ancestors until they are uncharged;
+    /// until then its id is not reused and [`GroupTree::get`] finds it.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl GroupTree {
     ///
     /// If it had no children, protection, `high` or waiting charge, nothing is charged to it, and
     /// all of its tokens are this CPU's: about ten atomic operations, and a lock of one of 64 parts
-    /// of all names. The next group below its parent that this CPU creates has its number and its
+    /// of all names. A later group below its parent that this CPU creates has its number and its
     /// tokens. Otherwise the tree's lock for writing; one swap for each CPU that has charged to it.
     pub fn remove(&self, group: &GroupNode) -> Result<(), RemoveError> {
         if !Arc::ptr_eq(&self.owner, group.owner()) {
@@ -174,7 +174,7 @@ impl GroupTree {
     ///
     /// # Cost
     ///
-    /// Takes the tree's lock for reading; O(groups in the subtree).
+    /// Takes the tree's lock for reading; O(n log n) in the groups of the subtree.
     #[must_use]
     pub fn subtree(&self, top: &GroupNode) -> Vec<GroupNode> {
         let shape = self.groups().read_shape();

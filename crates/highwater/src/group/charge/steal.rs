@@ -5,7 +5,8 @@
 //! below. The own words of groups below have no tokens of it, but may carry the mark of an
 //! operation on its way up (`steps.rs`): a pass looks at them, and takes nothing there.
 //!
-//! The caller holds the tree's lock, which keeps the set of groups the same meanwhile.
+//! The caller holds the tree's lock, which keeps the set of slots the same meanwhile; groups may
+//! begin and end in parked ones.
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,7 @@
 //! Which chain words a CPU has live: entering a group into the CPU's stock, and reviewing it.
 //!
 //! The protocol and its invariant: `state/stock.rs`. The tree's lock for reading is proof that no
-//! other thread retires words or removes groups meanwhile.
+//! other thread retires words or frees slots meanwhile.
 
 use crate::group::state::{Cell, Groups, Site, StockEntry, TokenStock, TreeShape, Word};
 use crate::units::GroupId;

@@ -15,7 +15,8 @@
 //! not in use and then steps the version, so that every compare-and-swap prepared with the old
 //! maximum fails. A slot is written again only two versions later, so a value read between two
 //! equal versions is the maximum of that version. (2^15 changes between the load and the swap of
-//! one thread could defeat this; each is a call under the tree's lock.)
+//! one thread could defeat this; each is a call under the tree's lock, or the
+//! creation of a group.)
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Bytes;
@@ -252,8 +253,8 @@ impl Ledger {
         }
     }
 
-    /// Sets the peak to what is reserved: for a group that begins, with no bytes used. At most the
-    /// words that are live now hold them.
+    /// Sets the peak to what is reserved: for a group that begins, which uses nothing, so that all
+    /// of it is in words that are live.
     pub(in crate::group) fn renew_peak(&self) {
         let reserved = self.balance().reserved;
         // Relaxed: published with the group.

@@ -1,7 +1,7 @@
 //! The names of all groups, each with its parent: whether a name is free, and which group has it.
 //!
-//! Groups come and go without the tree's lock (`parked.rs`), so names have locks of their own: one
-//! for each part of them, so that threads seldom meet.
+//! Groups come and go without the tree's lock (`parked.rs`), so names have locks of their own. They
+//! are divided by their hashes, with a lock for each part, so that threads seldom meet.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,8 +14,7 @@ use super::name::Name;
 
 static NAMES: LockClass = LockClass::new("group names", Rank::GroupNames);
 
-/// Chosen: two of 8 threads that create groups all the time meet at one lock in a few of a hundred
-/// creations.
+/// Chosen: more than the threads that create groups at the same moment, and 8 KiB for a tree.
 #[cfg(not(loom))]
 const NR_PARTS: usize = 64;
 #[cfg(loom)]

@@ -24,8 +24,9 @@
 //!
 //! The entries here are hints: which slots may be parked. The slot's standing decides. A thread
 //! that parks a slot leaves one hint for it afterwards, and a hint is dropped only by a thread that
-//! then finds the slot other than parked below that parent, or claims it; so no parked slot is
-//! without one, and each is found by the CPU that parked it or by the removal of its parent.
+//! then finds the slot other than parked below that parent, or claims it; so once
+//! the thread that parked it has gone on, no parked slot is without one; and each is found by the
+//! CPU that parked it, or by the removal of its parent.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::GroupId;
@@ -43,7 +44,8 @@ const PARKED_MAX: usize = 1;
 
 impl Slot {
     /// Passes the tokens of a removed group on to the next one; false if bytes of it are used or in
-    /// flight, or it has tokens that this CPU cannot pass on. See the module.
+    /// flight, if it has tokens that this CPU cannot pass on, or if too many CPUs used it. See the
+    /// module.
     pub(in crate::group) fn pass_on(&self) -> bool {
         if self.nr_touched_runs() > TOUCHED_MAX {
             return false;
@@ -79,7 +81,7 @@ pub(in crate::group) struct ParkedHint {
     pub(in crate::group) id: GroupId,
 }
 
-/// No hint: the root is below no group.
+/// No hint: the root is never parked.
 const NONE: u64 = 0;
 
 impl ParkedHint {
@@ -103,7 +105,7 @@ impl ParkedHint {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(in crate::group) struct ParkedSlots {
-    /// Written by: threads that act as the CPU, and the one that takes all. Read by: those.
+    /// Written by: threads that ran on the CPU when they came here. Read by: those.
     /// Publishes: the slot's standing.
     hints: [AtomicU64; PARKED_MAX],
 }

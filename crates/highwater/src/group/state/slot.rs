@@ -157,8 +157,8 @@ impl Slot {
         self.read_living(Arc::clone)
     }
 
-    /// Reads of what is known of the group that lives here: not of one that is about to begin, or
-    /// has ended.
+    /// Calls `of` with what is known of the group that lives here; not for one that is about to
+    /// begin, or has ended.
     pub(in crate::group) fn read_living<R>(&self, of: impl FnOnce(&Arc<Meta>) -> R) -> Option<R> {
         let meta = self.meta.read();
         let living = meta.as_ref();
@@ -190,15 +190,16 @@ impl Slot {
         self.incarnation() % 2 == 1
     }
 
-    /// Whether the group of that incarnation lives, and will until it is removed under the tree's
-    /// lock for writing; the caller holds that lock, for reading or for writing.
+    /// Settles the group of that incarnation: returns whether it lives, and then it stays until it
+    /// is removed under the tree's lock for writing. The caller holds that lock, for reading or for
+    /// writing.
     pub(in crate::group) fn settle(&self, incarnation: u64) -> bool {
         let standing = &self.standing;
         let is_settled = standing.is(incarnation, SlotStanding::Settled)
             || standing.swap(incarnation, SlotStanding::Light, SlotStanding::Settled)
             || standing.is(incarnation, SlotStanding::Settled);
         if standing.is(incarnation, SlotStanding::Claimed) {
-            // For the thread that removes it: what is said to be removed is.
+            // Made for the thread that removes the group, which callers are about to call removed.
             self.step_incarnation(incarnation);
         }
         is_settled && self.incarnation() == incarnation

@@ -39,7 +39,7 @@ pub(in crate::group) type TreeOwner = Arc<PercpuOwner<Groups>>;
 /// The slots below one group.
 #[derive(Debug, Default)]
 pub(in crate::group) struct Family {
-    /// Those of its children, and parked ones.
+    /// The slots of its children, and parked ones.
     pub(in crate::group) members: BTreeSet<GroupId>,
     pub(in crate::group) zombies: BTreeSet<GroupId>,
     /// Living children that have a `min` or a `low`.
@@ -186,8 +186,8 @@ impl Groups {
         panic!("{id} is not a group of this tree")
     }
 
-    /// Whether the group with that key lives, and will while the tree's lock is held, as the caller
-    /// does.
+    /// Settles a group: returns whether it lives, and then it stays while the caller holds the
+    /// tree's lock.
     pub(in crate::group) fn stays(&self, key: GroupKey) -> bool {
         self.slot(key.id).settle(key.incarnation)
     }
@@ -223,10 +223,10 @@ impl Groups {
         slots.filter(|(_, slot)| slot.is_alive())
     }
 
-    /// Whether a group has children: at one moment, although they come and go.
+    /// Returns whether a group had children at one moment within the call: they may come and go.
     pub(in crate::group) fn has_children(&self, shape: &TreeShape, id: GroupId) -> bool {
         let members = || shape.family(id).members.iter().map(|id| self.slot(*id));
-        // Incarnations only grow: equal sums are of equal ones.
+        // Incarnations only grow: where the sums are equal, none has changed.
         let lives = || members().map(|slot| u128::from(slot.incarnation())).sum();
         let mut before: u128 = lives();
         while !members().any(Slot::is_alive) {
@@ -249,7 +249,7 @@ impl Groups {
         is_it.then_some(meta)
     }
 
-    /// Returns what is known of the living groups directly below `id`, by name.
+    /// Returns what is known of the living groups directly below `id`, sorted by name.
     pub(in crate::group) fn children_by_name(
         &self,
         shape: &TreeShape,

@@ -1,9 +1,9 @@
 //! Creating and removing groups.
 //!
-//! A group that is *light* (`state/standing.rs`) and has nothing charged to it is removed without
-//! the tree's lock: its slot is parked (`state/parked.rs`), and the next group below the same
-//! parent begins there. All other removals, and creations that find no parked slot, hold the lock
-//! for writing.
+//! A group that is *light* (`state/standing.rs`), with nothing charged to it and tokens that can be
+//! passed on, is removed without the tree's lock: its slot is parked (`state/parked.rs`), and the
+//! next group below the same parent begins there. All other removals, and creations that find no
+//! parked slot, hold the lock for writing.
 //!
 //! A removed group with bytes still charged stays in its parent's family (*zombie*, as a dying
 //! memcg), so that a pass over a subtree still sees operations in flight in it. Its id is reused
@@ -42,7 +42,7 @@ impl Birth<'_> {
         }
     }
 
-    /// Makes a slot that is the caller's alone the group's, which has its name.
+    /// Begins the group in a slot that the caller has to itself. The name is the group's already.
     fn begin_in(&self, slot: &Slot, incarnation: u64) -> Arc<Meta> {
         let id = slot.id();
         let key = GroupKey { id, incarnation };
@@ -80,7 +80,7 @@ impl Birth<'_> {
 enum Below {
     None,
     Children(usize),
-    /// No children, but one is about to begin or to be gone: its thread is between two steps, or
+    /// No children, but another thread is creating or removing one: it is between two steps, or
     /// waits for the tree's lock.
     InTransit,
 }
@@ -131,7 +131,7 @@ impl Groups {
                 Some((hint, incarnation)) => self.create_in_parked(&birth, hint, incarnation),
                 None => self.create_in_free(&birth),
             };
-            // The name of a group that is removed is free in an instant, if it is not.
+            // A removed group has its name for a moment longer.
             let is_taken = matches!(made, Err(ChildError::DuplicateName { .. }));
             if !is_taken || self.is_name_in_use(&birth.full_name) || !attempts.wait() {
                 return made;
@@ -253,7 +253,7 @@ impl Groups {
         };
         let parent = parent.key.id;
         let slot = self.slot(id);
-        // A handle may be that of a group that is about to begin.
+        // Not that of a group that is about to begin: its creator is not done with the slot.
         let is_alive = slot.incarnation() == incarnation;
         if !(is_alive && slot.claim(incarnation, SlotStanding::Light)) {
             return self.remove_settled(group, parent);
@@ -288,8 +288,7 @@ impl Groups {
         });
     }
 
-    /// Frees a slot if it is parked. The caller holds the lock, so it is not parked elsewhere
-    /// meanwhile.
+    /// Frees a slot if it is parked. The caller holds the lock, so it stays below that parent.
     fn unpark(&self, shape: &mut TreeShape, ParkedHint { parent, id }: ParkedHint) {
         let slot = self.slot(id);
         if slot.claim(slot.incarnation(), SlotStanding::Parked) {
