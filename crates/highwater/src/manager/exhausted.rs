@@ -59,6 +59,8 @@ impl Handlers {
             group: group.clone(),
             tell,
         };
+        // Before the check below: the group's removal sees this, or the check sees the removal.
+        group.track();
         self.replace(|map| _ = map.insert(group.key(), of_group));
         if group.is_removed() {
             self.forget(group);

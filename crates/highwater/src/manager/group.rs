@@ -55,7 +55,6 @@ impl Group {
     /// ```
     pub fn child(&self, name: &str, limits: Limits) -> Result<Self, ChildError> {
         let node = self.node.child(name, limits)?;
-        self.shared.core.reclaim.add_group(&node);
         Ok(Self::new(&self.shared, node))
     }
 
@@ -268,8 +267,10 @@ impl Core {
     fn remove_group(&self, group: &GroupNode) -> Result<(), RemoveError> {
         self.groups.remove(group)?;
         debug_assert!(group.is_removed(), "a removed group takes no more charges");
-        self.reclaim.reparent_group(group);
-        self.forget_handlers(group);
+        if group.is_tracked() {
+            self.reclaim.reparent_group(group);
+            self.forget_handlers(group);
+        }
         Ok(())
     }
 }

@@ -175,6 +175,8 @@ impl Spillers {
     /// Sets a group's handler and returns the former one, whose promise ends. While the former one
     /// runs, the group stays marked, so that the request's result is not recorded over another's.
     fn replace(&self, group: &GroupNode, handler: Arc<Handler>) -> Option<Arc<Handler>> {
+        // Before the caller's check: the group's removal sees this, or the check sees the removal.
+        group.track();
         match self.0.lock().entry(group.key()) {
             Entry::Occupied(mut spiller) => {
                 let spiller = spiller.get_mut();

@@ -197,13 +197,14 @@ impl Reclaim {
     ///
     /// # Cost
     ///
-    /// A lock for reading, and an atomic on a cache line of the group; another on drop.
+    /// A lock for reading, and an atomic on a cache line of the group; another on drop. The first
+    /// page of a group makes its lists, under that lock for writing.
     #[must_use = "the pages are in transit until this is dropped"]
     pub fn page_on_its_way(&self, group: &GroupNode) -> OnItsWay<'_> {
         ALIVE.set(ALIVE.get() + 1);
         let way = OnItsWay {
             reclaim: self,
-            lruvec: self.lruvecs.of(group),
+            lruvec: self.lruvecs.of_or_new(group),
             stage: Cell::new(Stage::Nowhere),
             is_paid: Cell::new(false),
         };

@@ -1,7 +1,8 @@
 //! Loom models of pages that move beside reclaim, with two threads each. To the unevictable list
 //! and back: reclaim that finds the page locked, or evicts it; a thread that unlocks it; a group
 //! that is reparented; and another mapping that is locked meanwhile. To the tail of the inactive
-//! list: reclaim that finds the page under write-back; the thread that writes it.
+//! list: reclaim that finds the page under write-back; the thread that writes it. And lists that
+//! are made while their group is removed.
 
 use std::time::Duration;
 
@@ -59,10 +60,10 @@ impl Scene {
         let file = cache.open(Arc::new(Nothing), Access::ReadOnly).unwrap();
         let groups = GroupTree::with_regime(Regime::Atomic, 1);
         let lruvecs = Lruvecs::new(Pages(1));
-        lruvecs.insert(&groups.root());
+        let _lists = lruvecs.of_or_new(&groups.root());
         let payer = payer(&groups);
         if payer != groups.root() {
-            lruvecs.insert(&payer);
+            let _lists = lruvecs.of_or_new(&payer);
         }
         let area = map(&cache, &file, &payer);
         let key = area.key(MapPage(0));
@@ -341,7 +342,7 @@ impl Dirty {
         let file = cache.open(Arc::new(Nothing), Access::ReadWrite).unwrap();
         let groups = GroupTree::with_regime(regime, 1);
         let lruvecs = Lruvecs::new(Pages(1));
-        lruvecs.insert(&groups.root());
+        let _lists = lruvecs.of_or_new(&groups.root());
         let root = groups.root();
         let _paid_by_the_page = root.try_charge(Pages(1).bytes()).unwrap().disown();
         let key = PageKey::new(file.id(), 0);
@@ -539,4 +540,26 @@ fn a_request_waits_for_a_page_in_transit_and_is_woken_when_it_arrives() {
             faulting.join().unwrap();
         });
     }
+}
+
+// Goal: lists that are made while their group is removed do not stay: the removal sees them, or
+// they are not made.
+#[test]
+fn no_lists_of_a_removed_group_are_left() {
+    model(|| {
+        let groups = GroupTree::with_regime(Regime::Atomic, 1);
+        let lruvecs = Arc::new(Lruvecs::new(Pages(1)));
+        let _lists = lruvecs.of_or_new(&groups.root());
+        let group = groups.root().child("group", Limits::default()).unwrap();
+        let other = thread::spawn({
+            let (lruvecs, group) = (Arc::clone(&lruvecs), group.clone());
+            move || lruvecs.of_or_new(&group).is_some()
+        });
+        groups.remove(&group).unwrap();
+        if group.is_tracked() {
+            let _lists = lruvecs.remove(&group);
+        }
+        let _is_made = other.join().unwrap();
+        assert!(lruvecs.of(&group).is_none());
+    });
 }

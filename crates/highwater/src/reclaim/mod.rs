@@ -233,9 +233,9 @@ impl Reclaim {
         self.ages()
     }
 
-    /// Creates the lists of a new group.
+    /// Makes the lists of a group, which otherwise are made with its first page.
     pub fn add_group(&self, group: &GroupNode) {
-        self.lruvecs.insert(group);
+        let _lists = self.lruvecs.of_or_new(group);
     }
 
     /// Moves a group's pages and their charges to its parent, and removes its lists. Isolated pages
@@ -290,14 +290,14 @@ impl Reclaim {
         if let Some(asked) = swappiness.filter(|asked| *asked > SWAPPINESS_MAX) {
             return Err(SwappinessError { asked });
         }
-        if let Some(lruvec) = self.lruvecs.of(group) {
+        if let Some(lruvec) = self.lruvecs.of_or_new(group) {
             lruvec.set_swappiness(swappiness);
         }
         Ok(())
     }
 
     /// Returns whether pages of a group may be swapped out: not without swap, nor if its
-    /// swappiness, or the one that it inherits from a group above, is 0.
+    /// swappiness, or the one that it inherits from a group above, is 0. The group has pages.
     #[must_use]
     pub fn may_swap(&self, group: GroupId) -> bool {
         let lruvec = self.lruvecs.get(group);
@@ -307,7 +307,9 @@ impl Reclaim {
     /// Returns the swappiness in force for a group.
     #[must_use]
     pub fn swappiness_of(&self, group: &GroupNode) -> u64 {
-        let lruvec = self.lruvecs.of(group);
+        // A group without lists has no setting of its own.
+        let mut up = std::iter::successors(Some(group.clone()), GroupNode::parent);
+        let lruvec = up.find_map(|group| self.lruvecs.of(&group));
         let own = lruvec.and_then(|lruvec| lruvec.swappiness());
         // Relaxed: a setting.
         own.unwrap_or_else(|| self.swappiness.load(Ordering::Relaxed))
@@ -387,7 +389,7 @@ impl Reclaim {
         self.batches.drain_all(|batch| self.spill(batch))
     }
 
-    /// Returns the pages, in frames, on the lists of a group itself; none if it was removed.
+    /// Returns the pages, in frames, on the lists of a group itself; none if it has no lists.
     /// Excludes those in [batches](Self::drain_batches).
     #[must_use]
     pub fn list_sizes(&self, group: &GroupNode) -> ListSizes {

@@ -276,8 +276,8 @@ impl Reclaim {
         frames.ilog2().saturating_sub(9).max(2)
     }
 
-    /// Returns the parameters of a round; `None` if the target was removed. Records whether the
-    /// round spares active pages.
+    /// Returns the parameters of a round; `None` if the target was removed, or no page was ever
+    /// charged below it. Records whether the round spares active pages.
     fn prepare(&self, scan: &mut Scan<'_>, level: PassPriority) -> Option<Round> {
         let priority = level.priority;
         let home = self.lruvecs.of(scan.control.target)?;

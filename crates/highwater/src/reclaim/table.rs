@@ -106,20 +106,42 @@ impl Lruvecs {
         self.links.nr_frames()
     }
 
-    pub(super) fn insert(&self, group: &GroupNode) {
-        let parent = group.parent().and_then(|parent| self.of(&parent));
+    /// Returns the lists of a group, which are made when they are first asked for; `None` if it was
+    /// removed.
+    pub(super) fn of_or_new(&self, group: &GroupNode) -> Option<LruvecRef> {
+        self.of(group).or_else(|| self.make(group))
+    }
+
+    /// Makes the lists of a group, and of those above it, unless another thread has.
+    #[cold]
+    fn make(&self, group: &GroupNode) -> Option<LruvecRef> {
+        // A look before: threads may go on faulting for a removed group.
+        if group.is_removed() {
+            return None;
+        }
+        let parent = match group.parent() {
+            Some(parent) => Some(self.of_or_new(&parent)?),
+            None => None,
+        };
+        // Before the check: the group's removal sees this, or the check sees the removal.
+        group.track();
         let mut table = self.table.write();
+        if group.is_removed() {
+            return None;
+        }
         let index = group.id().index();
         if table.len() <= index {
             table.resize_with(index + 1, LruvecPlace::default);
         }
         let place = &mut table[index];
+        if let Some(made) = &place.lists
+            && made.group() == group
+        {
+            return Some(Arc::clone(made));
+        }
         let former = place.take(self.clock_gap());
-        place.lists = Some(Arc::new(Lruvec::new(
-            group.clone(),
-            parent,
-            place.next_clock,
-        )));
+        let new = Arc::new(Lruvec::new(group.clone(), parent, place.next_clock));
+        place.lists = Some(Arc::clone(&new));
         if let Some(former) = former {
             // A number is reused once nothing is charged to its former group, possibly before the
             // thread that removes that group takes its lists.
@@ -133,6 +155,7 @@ impl Lruvecs {
             self.forget_order(&mut lists);
             lists.is_dead = true;
         }
+        Some(new)
     }
 
     /// Removes a group's lists, unless a later group of the same number has replaced them.
@@ -154,7 +177,7 @@ impl Lruvecs {
         self.table.read().get(group.index())?.lists.clone()
     }
 
-    /// Returns the lists of a group, unless it was removed.
+    /// Returns the lists of a group, unless it was removed or never had a page.
     pub(super) fn of(&self, group: &GroupNode) -> Option<LruvecRef> {
         self.get(group.id())
             .filter(|lruvec| lruvec.group() == group)
@@ -241,10 +264,11 @@ impl Lruvecs {
     pub(super) fn of_isolated(&self, cache: &PageCache, groups: &GroupTree, pfn: Pfn) -> LruvecRef {
         let group = cache.group_of(pfn);
         self.get(group).unwrap_or_else(|| {
-            let removed = groups
+            let payer = groups
                 .get(group)
                 .expect("a group stays while pages are charged to it");
-            self.adopt(cache, &removed, pfn)
+            let lists = self.of_or_new(&payer);
+            lists.unwrap_or_else(|| self.adopt(cache, &payer, pfn))
         })
     }
 
@@ -439,7 +463,7 @@ impl Lruvecs {
         }
     }
 
-    /// Charges isolated pages of a removed group to its nearest ancestor that has lists.
+    /// Charges isolated pages of a removed group to its nearest living ancestor.
     fn hand_up(
         &self,
         cache: &PageCache,
@@ -462,20 +486,20 @@ impl Lruvecs {
         heir
     }
 
-    /// Returns the lists of the nearest ancestor of a removed group that has any.
+    /// Returns the lists of the nearest living ancestor of a removed group.
     fn heir_of(&self, removed: &GroupNode) -> LruvecRef {
         let mut at = removed.parent();
         // Terminates at the root, which is never removed.
         loop {
             let ancestor = at.expect("the root is never removed");
-            if let Some(heir) = self.of(&ancestor) {
+            if let Some(heir) = self.of_or_new(&ancestor) {
                 return heir;
             }
             at = ancestor.parent();
         }
     }
 
-    /// Charges one isolated page of a removed group to the nearest ancestor that has lists.
+    /// Charges one isolated page of a removed group to the nearest living ancestor.
     fn adopt(&self, cache: &PageCache, removed: &GroupNode, pfn: Pfn) -> LruvecRef {
         self.hand_up(cache, removed, std::iter::once(pfn))
     }

@@ -168,7 +168,7 @@ fn lists_agree_with_queues() {
     let cache = &scene.cache;
     let root = scene.groups.root();
     let lruvecs = Lruvecs::new(Pages(256));
-    lruvecs.insert(&root);
+    let _lists = lruvecs.of_or_new(&root);
     let lruvec = lruvecs.get(root.id()).expect("inserted");
     let mut queues = Queues::default();
     let mut off: Vec<Pfn> = (0..256).map(Pfn).collect();
@@ -342,6 +342,35 @@ fn a_target_pays_alone_and_its_children_with_it() {
     assert_eq!(scene.shrink(&target, 1000, None).nr_reclaimed, 100);
     assert_eq!(bystander.usage_precise(), Pages(50).bytes());
     assert_eq!(target.usage_precise(), Bytes::ZERO);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn lists_come_with_the_first_page() {
+    // Goal: groups have no lists before they have pages, and lose nothing by it: settings are
+    // inherited, and pages of a removed group go to its parent, though that never had one. Method:
+    // groups as the manager makes them.
+    let scene = Scene::new(512);
+    let child = |parent: &GroupNode| parent.child("child", Limits::default()).unwrap();
+    let upper = child(&scene.groups.root());
+    let middle = child(&upper);
+    let lower = child(&middle);
+    let has_lists = |group: &GroupNode| scene.reclaim.lruvecs.of(group).is_some();
+    scene.reclaim.set_group_swappiness(&upper, Some(7)).unwrap();
+    assert!(has_lists(&upper) && !has_lists(&middle) && !middle.is_tracked());
+    assert_eq!(scene.reclaim.swappiness_of(&lower), 7);
+    scene.fault(&lower, 1);
+    scene.reclaim.drain_batches();
+    assert!(has_lists(&middle) && has_lists(&lower) && lower.is_tracked());
+    assert_eq!(scene.reclaim.swappiness_of(&lower), 7);
+    scene.groups.remove(&lower).unwrap();
+    scene.reclaim.reparent_group(&lower);
+    assert!(!has_lists(&lower));
+    assert_eq!(middle.usage_precise(), Pages(1).bytes());
+    assert_eq!(scene.reclaim.list_sizes(&middle).total(), Pages(1));
+    assert!(scene.reclaim.lruvecs.of_or_new(&lower).is_none());
+    scene.reclaim.check_invariants();
+    assert_eq!(scene.shrink(&upper, 10, None).nr_reclaimed, 1);
     scene.assert_nothing_is_left();
 }
 

@@ -121,6 +121,16 @@ impl GroupNode {
         self.meta.data.get()?.downcast_ref()
     }
 
+    /// Notes that a layer above keeps something for the group, to be let go of when it is removed.
+    pub(crate) fn track(&self) {
+        self.meta.track();
+    }
+
+    /// Whether a layer above keeps something for the group.
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.meta.is_tracked()
+    }
+
     /// Returns whether the group is to be removed with its last child.
     pub(crate) fn is_removed_when_unused(&self) -> bool {
         self.meta.is_removed_when_unused()

@@ -8,7 +8,7 @@ use crate::group::policy::pressure::LazyMeter;
 use crate::group::stat::Stat;
 use crate::percpu::Published;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, OnceLock};
+use crate::sync::{Arc, OnceLock, order_of_seqcst};
 use crate::units::{GroupId, OomScoreAdj};
 
 use super::limits::{Event, EventCounts, Limits, Settings};
@@ -58,6 +58,9 @@ pub(in crate::group) struct Meta {
     /// Whether the group is removed with its last child. Written by: its setter, which tries to
     /// remove it then. Read by: the removal of a child, afterwards. Publishes: nothing.
     is_removed_when_unused: AtomicBool,
+    /// Whether a layer above keeps something for the group. Written by: that layer, which then
+    /// checks that the group lives. Read by: the group's removal, afterwards.
+    is_tracked: AtomicBool,
     /// Data of the embedder, kept with the group.
     pub(in crate::group) data: Published<Box<dyn Any + Send + Sync>>,
 }
@@ -76,6 +79,7 @@ impl Meta {
             oom_score_adj: AtomicU32::new(0),
             is_oom_victim: AtomicBool::new(false),
             is_removed_when_unused: AtomicBool::new(false),
+            is_tracked: AtomicBool::new(false),
             data: Published::empty(),
         }
     }
@@ -99,6 +103,7 @@ impl Meta {
             oom_score_adj: AtomicU32::new(parent.oom_score_adj().get().cast_unsigned()),
             is_oom_victim: AtomicBool::new(false),
             is_removed_when_unused: AtomicBool::new(false),
+            is_tracked: AtomicBool::new(false),
             data: Published::empty(),
         }
     }
@@ -133,6 +138,7 @@ impl Meta {
         self.set_oom_score_adj(adj);
         self.exit_oom_victim();
         self.is_removed_when_unused = AtomicBool::new(false);
+        self.is_tracked = AtomicBool::new(false);
     }
 
     /// Returns this group and its ancestors.
@@ -216,6 +222,18 @@ impl Meta {
     pub(in crate::group) fn set_removed_when_unused(&self) {
         // Pairs with `is_removed_when_unused`; SeqCst as there.
         self.is_removed_when_unused.store(true, Ordering::SeqCst);
+    }
+
+    pub(in crate::group) fn is_tracked(&self) -> bool {
+        // Pairs with `track`. SeqCst: the removal steps the incarnation and then reads this, the
+        // layer above writes this and then reads the incarnation; one of them sees the other.
+        self.is_tracked.load(Ordering::SeqCst)
+    }
+
+    pub(in crate::group) fn track(&self) {
+        // Pairs with `is_tracked`; SeqCst as there.
+        self.is_tracked.store(true, Ordering::SeqCst);
+        order_of_seqcst();
     }
 
     /// Returns this group or its nearest ancestor that is being stopped.
