@@ -80,12 +80,12 @@ impl Group {
     /// ```
     pub fn remove(&self) -> Result<(), RemoveError> {
         self.shared.core.remove_group(&self.node)?;
-        let mut unused = self.node.parent();
-        while let Some(above) = unused.filter(GroupNode::is_removed_when_unused) {
+        let mut unused = self.node.parent_if_removed_when_unused();
+        while let Some(above) = unused {
             if self.shared.core.remove_group(&above).is_err() {
                 break;
             }
-            unused = above.parent();
+            unused = above.parent_if_removed_when_unused();
         }
         Ok(())
     }

@@ -131,9 +131,11 @@ impl GroupNode {
         self.meta.is_tracked()
     }
 
-    /// Returns whether the group is to be removed with its last child.
-    pub(crate) fn is_removed_when_unused(&self) -> bool {
-        self.meta.is_removed_when_unused()
+    /// Returns the parent if it is to be removed with its last child.
+    pub(crate) fn parent_if_removed_when_unused(&self) -> Option<Self> {
+        let parent = self.meta.parent.as_ref();
+        let parent = parent.filter(|meta| meta.is_removed_when_unused())?;
+        Some(Self::new(&self.owner, Arc::clone(parent)))
     }
 
     /// Sets that the group is to be removed with its last child.
