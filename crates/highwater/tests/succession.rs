@@ -300,6 +300,29 @@ fn a_walk_does_not_stop_a_succession() {
     other.join().unwrap();
 }
 
+// Goal: tokens that wait for a successor never make a charge fail that fits. Method: groups follow
+// one another on two threads that move between CPUs, below a parent with room for the charges of
+// both and little more.
+#[test]
+fn parked_tokens_refuse_nothing_that_fits() {
+    const CHARGE: Bytes = Bytes(300_000);
+    for regime in REGIMES {
+        let tree = tree(regime);
+        let parent = tree.root().child("parent", Limits::max(Bytes(600_001)));
+        let parent = parent.unwrap();
+        while_moved_around(2, |nth| {
+            for life in 0..3000 {
+                let group = child(&parent, &format!("{nth}-{life}"));
+                drop(group.try_charge(Bytes(1)).unwrap());
+                drop(group.try_charge(CHARGE).unwrap());
+                tree.remove(&group).unwrap();
+            }
+        });
+        tree.check_invariants();
+        assert_eq!(parent.usage_precise(), Bytes::ZERO);
+    }
+}
+
 /// Data of the embedder that looks at the tree when it is dropped.
 struct Farewell {
     parent: GroupNode,

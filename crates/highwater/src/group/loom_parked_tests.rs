@@ -16,6 +16,14 @@ fn root_and_group() -> (GroupNode, GroupNode) {
     (root, group)
 }
 
+/// Returns a root, a group below it, and one below that.
+fn root_parent_and_child() -> (GroupNode, GroupNode, GroupNode) {
+    let root = GroupTree::new(2).root();
+    let parent = root.child("parent", Limits::default()).unwrap();
+    let child = parent.child("child", Limits::default()).unwrap();
+    (root, parent, child)
+}
+
 fn is_parked(root: &GroupNode, id: GroupId) -> bool {
     let slot = root.groups().slot(id);
     slot.stands(slot.incarnation(), SlotStanding::Parked)
@@ -139,9 +147,7 @@ fn a_group_is_removed_once() {
 #[test]
 fn no_child_begins_below_a_removed_parent() {
     bounded(Some(3), || {
-        let root = GroupTree::new(2).root();
-        let parent = root.child("parent", Limits::default()).unwrap();
-        let first = parent.child("first", Limits::default()).unwrap();
+        let (root, parent, first) = root_parent_and_child();
         root.tree().remove(&first).unwrap();
         assert!(is_parked(&root, first.id()));
         let (other, tree) = (parent.clone(), root.tree());
@@ -220,9 +226,7 @@ fn settings_never_reach_the_next_group() {
 #[test]
 fn a_parent_is_removed_beside_its_child() {
     bounded(Some(3), || {
-        let root = GroupTree::new(2).root();
-        let parent = root.child("parent", Limits::default()).unwrap();
-        let child = parent.child("child", Limits::default()).unwrap();
+        let (root, parent, child) = root_parent_and_child();
         let tree = root.tree();
         let (this, ()) = beside(
             || root.tree().remove(&parent),

@@ -228,13 +228,11 @@ impl Groups {
         let members = || shape.family(id).members.iter().map(|id| self.slot(*id));
         // Incarnations only grow: where the sums are equal, none has changed.
         let lives = || members().map(|slot| u128::from(slot.incarnation())).sum();
-        let mut before: u128 = lives();
         while !members().any(Slot::is_alive) {
-            let now = lives();
-            if now == before {
+            let before: u128 = lives();
+            if !members().any(Slot::is_alive) && lives() == before {
                 return false;
             }
-            before = now;
         }
         true
     }
