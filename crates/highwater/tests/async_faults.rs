@@ -128,6 +128,23 @@ async fn read_all(map: &Mapping, pages: impl IntoIterator<Item = u64>, depth: us
 }
 
 #[test]
+fn a_future_that_always_wakes_itself_does_not_hold_up_its_reads() {
+    // Goal: reads go to the system and land between polls, also if the thread never sleeps. Method:
+    // a future that wakes itself in each poll until its page is there.
+    for (engine, builder) in engines() {
+        let scene = Scene::new(builder, 4);
+        let begun = std::time::Instant::now();
+        let mut read = pin!(scene.map.read_async(3));
+        let read = scene.hw.block_on(poll_fn(|context| {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{engine}");
+            context.waker().wake_by_ref();
+            read.as_mut().poll(context)
+        }));
+        Scene::is_right(3, &read);
+    }
+}
+
+#[test]
 fn a_page_is_read_in() {
     for (engine, builder) in engines() {
         let scene = Scene::new(builder, 8);

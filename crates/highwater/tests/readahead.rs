@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex};
 
 use highwater::lab::cache::MarkRule;
 use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
-use highwater::{Access, Backing, File, Limits, Manager, Pages, ReadError, ReadPattern};
+use highwater::{
+    Access, Background, Backing, File, Limits, Manager, Pages, ReadError, ReadPattern,
+};
 use support::{assert_empty, first_word, manager};
 
 /// Pages that begin with their number, and a record of the calls. Can fail from a given page on.
@@ -380,8 +382,11 @@ fn look(hw: &Manager, file: &File, page: u64) {
 fn no_order_of_reads_makes_more_useless_than_stated() {
     const PAGES: u64 = 200_000;
     let mut rng = seed::rng(0xad);
-    for adversary in 0..4 {
-        let hw = manager(2_048);
+    for (adversary, background) in
+        (0..4).flat_map(|of| [(of, Background::Off), (of, Background::Thread)])
+    {
+        let builder = Manager::builder().capacity(Pages(2_048).bytes());
+        let hw = builder.background(background).build().unwrap();
         let storage = Recorder::new(PAGES);
         let file = open(&hw, &storage);
         for _ in 0..6_000 {
@@ -400,6 +405,8 @@ fn no_order_of_reads_makes_more_useless_than_stated() {
                 }
             }
         }
+        // Waits for windows in flight.
+        hw.check_invariants();
         hw.drop_caches();
         let read: u64 = storage.calls().iter().map(|(_, pages)| pages).sum();
         let unread = counter(&hw, "pgreadahead_unread");

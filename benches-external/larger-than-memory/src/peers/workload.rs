@@ -59,7 +59,7 @@ pub const WORKLOADS: &[Workload] = &[
 ];
 
 /// How a workload writes.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     Never,
     /// Some time later.

@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::units::{FilePage, Order, PAGE_SIZE};
 
 /// Storage of one file's pages. Called from many threads concurrently, with no lock held except the
-/// latches of the pages concerned, for writable files.
+/// latches of the pages concerned, for writable files. Some are the manager's own: those of
+/// asynchronous reads, and with [`Background::Thread`](crate::Background::Thread) those of
+/// write-back and of readahead.
 ///
 /// A page has [`page_size`](Self::page_size) bytes, 4,096 unless the storage says otherwise; a
 /// partial last page ends with the file, and so does its buffer. The cache's buffers are frames,
@@ -36,7 +38,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// Any error of the storage; the page is then not cached. A panic propagates to the thread that
-    /// wanted the page.
+    /// wanted the page; in a thread of the manager it counts as an error.
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Reads neighbouring pages starting at `first`, each into a buffer of the page's length;

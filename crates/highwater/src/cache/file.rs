@@ -241,10 +241,19 @@ impl FileEntry {
         self.credit.unread()
     }
 
-    /// Counts pages that were brought in: those that a call asked for, and the others.
-    pub fn note_read(&self, requested: u64, ahead: u64) {
-        self.credit.note_requested(requested);
-        self.credit.pay(ahead);
+    /// Counts pages that were brought in and that a call had asked for.
+    pub fn note_requested(&self, pages: usize) {
+        self.credit.note_requested(pages as u64);
+    }
+
+    /// Counts pages that are going to be read and that no call has asked for.
+    pub fn note_ahead(&self, pages: usize) {
+        self.credit.pay(pages as u64);
+    }
+
+    /// Takes [`note_ahead`](Self::note_ahead) back for pages that were not read after all.
+    pub fn note_not_ahead(&self, pages: usize) {
+        self.credit.refund(pages as u64);
     }
 
     /// Tells the kernel how the file is read: at random, it reads nothing ahead by itself. For a

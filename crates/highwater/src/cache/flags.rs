@@ -48,7 +48,7 @@ pub enum PageFlag {
     Unevictable = 1 << 4,
     /// Swap-backed: evicted to swap, not to a file.
     Swapbacked = 1 << 5,
-    /// Marked by readahead: its first reader reads the next window (module `readahead`).
+    /// Marked by readahead: its first reader opens the next window (module `readahead`).
     Readahead = 1 << 6,
     /// Read ahead, and not accessed yet.
     Unread = 1 << 7,

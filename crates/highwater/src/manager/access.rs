@@ -464,7 +464,7 @@ impl Mapping {
         if let Some(held) = self.hold_unmapped(page, &mut hold)? {
             return Ok(held);
         }
-        let (core, area) = (self.core(), &*self.area);
+        let (core, area) = (self.core(), &self.area);
         let key = area.key(page);
         core.fault(area, page, |pfn| {
             let held = hold(key, pfn)?;

@@ -112,7 +112,7 @@ fn tasks_are_woken_before_a_fault_waits_for_a_latch() {
     let map = space.map_file(&file.expect("a file"), 0..128);
     let map = map.expect("within the file");
     let (core, area) = (hw.core(), map.area());
-    let source = fill::FillSource::of(area);
+    let source = source::FillSource::of(area);
     let window = core.window_of_miss(source, FilePage(0), 4);
     let supply = core.supply_one(source, FilePage(0)).expect("memory");
     let fills = core.begin_wanted(source, &window, supply);

@@ -38,12 +38,14 @@ const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 /// no new request comes in; new requests may keep the thread at work without end.
 const STEPS_MAX: u64 = 64;
 
-/// Whether threads reclaim and write back ahead of need.
+/// Whether threads reclaim, write back and read ahead of need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// No threads: allocations reclaim directly, and dirty pages are written back on demand.
+    /// No threads: allocations reclaim directly, dirty pages are written back on demand, and a
+    /// thread that reads in order reads ahead itself. Only asynchronous reads start threads.
     Off,
-    /// One thread that reclaims and one that writes dirty pages back, for the pool.
+    /// One thread that reclaims and one that writes dirty pages back, for the pool. Readahead goes
+    /// on beside the thread that reads, except of buffered files, which the kernel reads ahead.
     Thread,
 }
 

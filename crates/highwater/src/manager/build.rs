@@ -82,6 +82,7 @@ impl Builder {
                 grace: self.grace,
                 timer: self.timer,
                 engine: self.engine,
+                background: self.background,
                 recorder: match self.recorder {
                     Some((path, config)) => Some(Recorder::create(&path, config, cpus)?),
                     None => None,

@@ -111,8 +111,8 @@ impl Builder {
         self
     }
 
-    /// Does without io_uring: threads of the manager read for asynchronous faults, up to 16 at
-    /// once, as they do where the system has no io_uring or refuses it. Default: io_uring.
+    /// Does without io_uring: threads of the manager make asynchronous reads, up to 16 at once, as
+    /// they do where the system has no io_uring or refuses it. Default: io_uring.
     ///
     /// # Examples
     ///
@@ -225,7 +225,7 @@ impl Builder {
         self
     }
 
-    /// Selects background reclaim and write-back threads. Default: none; requests do the work.
+    /// Selects threads for reclaim, write-back and readahead. Default: none; requests do the work.
     ///
     /// # Examples
     ///

@@ -13,13 +13,13 @@ use std::task::{Context, Poll};
 use super::Core;
 use super::error::ReadError;
 use super::fault::{Found, ROUNDS_MAX};
-use super::fill::FillSource;
 use super::flight::{Arrived, Landing};
 use super::mapping::Mapping;
 use super::slow::Patience;
+use super::source::FillSource;
 use crate::cache::{PageFlag, PageKey, Presence, VmArea};
 use crate::sync::Arc;
-use crate::units::{FilePage, MapPage, Pfn};
+use crate::units::{MapPage, Pfn};
 
 /// The page fault of a task.
 #[derive(Debug, Default)]
@@ -167,7 +167,7 @@ impl Core {
             Poll::Ready(Presence::Absent) => {}
             Poll::Ready(Presence::Resident(pfn)) => {
                 if self.cache.clear_flag(pfn, PageFlag::Readahead) {
-                    self.launch_ahead(area, key.page());
+                    self.read_ahead_from(source, key.page(), Patience::Polled);
                 }
                 return Ok(self.take_polled(area, page, pfn));
             }
@@ -185,10 +185,10 @@ impl Core {
         };
         if !source.file.is_stored(key.page()) {
             fills.read()?;
-            let arrived = fills.finish_for(area, page, |arrived| arrived);
+            let arrived = fills.finish_for(page, |arrived| arrived);
             return Ok(PolledFault::Taken(arrived, Found::Zeroed));
         }
-        let mut flights = fills.set_afloat(area);
+        let mut flights = fills.set_afloat();
         let landing = flights[0].deliver(page, &self.io.flights);
         self.launch(flights);
         Ok(PolledFault::Launched(landing))
@@ -223,15 +223,5 @@ impl Core {
             context.waker().wake_by_ref();
         }
         is_any_untaken
-    }
-
-    /// Launches the window that a readahead mark triggers.
-    #[cold]
-    fn launch_ahead(&self, area: &Arc<VmArea>, page: FilePage) {
-        let source = FillSource::of(area);
-        if let Some(window) = self.window_of_mark(source, page) {
-            let fills = self.begin_ahead(source, &window, Patience::Polled);
-            self.launch(fills.set_afloat(area));
-        }
     }
 }

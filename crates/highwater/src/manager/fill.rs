@@ -14,12 +14,11 @@ use std::time::Duration;
 
 use super::Core;
 use super::error::{OutOfMemory, ReadError};
-use super::flight::{Aboard, Arrived, Cargo, Flight};
+use super::flight::{Arrived, Cargo, Flight};
 use super::slow::Patience;
-use crate::cache::{
-    FileEntry, Filling, KeptForLatch, PageCache, PageFlag, PageKey, Readahead, VmArea, Window,
-};
-use crate::group::{GroupNode, NodeCharge};
+use super::source::FillSource;
+use crate::cache::{FileEntry, Filling, KeptForLatch, PageCache, PageFlag, PageKey, Window};
+use crate::group::NodeCharge;
 use crate::memmap::{Frame, FrameMemory};
 use crate::reclaim::{OnItsWay, pages_item};
 use crate::sync::{Arc, Woken};
@@ -37,31 +36,6 @@ const MAX_SHARE: u64 = 16;
 pub(super) const MOVES_MAX: u32 = 100;
 pub(super) const MOVE_PAUSE: Duration = Duration::from_millis(1);
 
-/// The file to read from and the group that pays.
-#[derive(Clone, Copy)]
-pub(super) struct FillSource<'a> {
-    pub(super) file: &'a FileEntry,
-    pub(super) readahead: &'a Readahead,
-    /// The group that pays.
-    pub(super) group: &'a GroupNode,
-}
-
-impl<'a> FillSource<'a> {
-    /// Returns the source for pages of a mapping.
-    pub(super) fn of(area: &'a VmArea) -> Self {
-        Self {
-            file: area.file(),
-            readahead: area.readahead(),
-            group: area.group(),
-        }
-    }
-
-    /// Returns the memory of so many of its pages.
-    fn bytes_of(self, pages: usize) -> Bytes {
-        Pages(pages as u64 * self.file.order().pages().0).bytes()
-    }
-}
-
 /// Pages of one file that this thread is filling.
 pub(super) struct Fills<'a> {
     core: &'a Core,
@@ -71,8 +45,6 @@ pub(super) struct Fills<'a> {
     charge: Option<NodeCharge>,
     /// Dropped after the others: the pages are in transit until they are released.
     way: OnItsWay<'a>,
-    /// The flight that filled them, if one did: over before its tasks are woken.
-    _aboard: Option<Aboard<'a>>,
     /// Tasks that wait for the pages.
     woken: Woken,
 }
@@ -249,7 +221,6 @@ impl Core {
             filling: Vec::with_capacity(frames.len()),
             charge,
             way,
-            _aboard: None,
             woken: Woken::default(),
         };
         let mut unused = Vec::new();
@@ -281,12 +252,7 @@ impl Core {
 
 impl<'a> Fills<'a> {
     /// Takes over the pages of a flight that storage has ended.
-    pub(super) fn ashore(
-        core: &'a Core,
-        source: FillSource<'a>,
-        cargo: Cargo,
-        aboard: Aboard<'a>,
-    ) -> Self {
+    pub(super) fn ashore(core: &'a Core, source: FillSource<'a>, cargo: Cargo) -> Self {
         let Cargo {
             filling,
             charge,
@@ -298,7 +264,6 @@ impl<'a> Fills<'a> {
             filling,
             charge: Some(charge),
             way: core.reclaim.attach(way),
-            _aboard: Some(aboard),
             woken: Woken::default(),
         };
         debug_assert!(fills.are_paid(), "as many pages are charged as are filled");
@@ -311,10 +276,17 @@ impl<'a> Fills<'a> {
         paid == self.source.bytes_of(self.filling.len())
     }
 
-    /// Flags the pages that no call has asked for, which are those from `ahead` on.
+    /// Flags the pages that no call has asked for, which are those from `ahead` on, and pays.
     fn flag_from(&self, ahead: FilePage) {
         let unasked = self.filling.iter().filter(|page| page.page() >= ahead);
         unasked.for_each(|page| self.core.cache.flag_filling(page, PageFlag::Ahead));
+        self.source.file.note_ahead(self.nr_unasked(&self.filling));
+    }
+
+    /// Returns how many of the pages no call has asked for.
+    fn nr_unasked(&self, filling: &[Filling]) -> usize {
+        let is_unasked = |page: &&Filling| self.core.cache.is_filled_ahead(page);
+        filling.iter().filter(is_unasked).count()
     }
 
     /// Returns whether there was memory for any of the pages.
@@ -347,11 +319,7 @@ impl<'a> Fills<'a> {
     }
 
     /// Parts with the runs of neighbouring pages, for storage to fill them while no thread waits.
-    pub(super) fn set_afloat(mut self, area: &Arc<VmArea>) -> Vec<Flight> {
-        debug_assert!(
-            std::ptr::eq(area.group(), self.source.group),
-            "the area names the source"
-        );
+    pub(super) fn set_afloat(mut self) -> Vec<Flight> {
         let mut flights = Vec::new();
         while !self.filling.is_empty() {
             let run = self
@@ -363,7 +331,8 @@ impl<'a> Fills<'a> {
             let charge = charge.split(self.source.bytes_of(run.len()));
             let way = self.core.reclaim.page_on_its_way(self.source.group);
             way.note_paid();
-            flights.push(Flight::new(Arc::clone(area), run, charge, way.detach()));
+            let source = self.source.for_flight();
+            flights.push(Flight::new(source, run, charge, way.detach()));
         }
         flights
     }
@@ -392,13 +361,9 @@ impl<'a> Fills<'a> {
     }
 
     /// Makes the pages resident. Hands the first to a task, by `deliver`, before it can be evicted.
-    pub(super) fn finish_for<R>(
-        mut self,
-        area: &VmArea,
-        page: MapPage,
-        deliver: impl FnOnce(Arrived) -> R,
-    ) -> R {
+    pub(super) fn finish_for<R>(mut self, page: MapPage, deliver: impl FnOnce(Arrived) -> R) -> R {
         let core = self.core;
+        let area = self.source.area.expect("tasks read pages of mappings");
         if !area.key(page).file().is_writable() {
             return self.finish(|pfn| {
                 let pinned = core.cache.pin_at(area.key(page), pfn);
@@ -419,7 +384,7 @@ impl<'a> Fills<'a> {
         // holder may wait for one of the others.
         self.finish_from(1);
         let first = self.filling.remove(0);
-        self.source.file.note_read(1, 0);
+        self.source.file.note_requested(1);
         debug_assert!(
             self.filling.is_empty(),
             "the caller may wait for the others"
@@ -456,10 +421,8 @@ impl<'a> Fills<'a> {
         let core = self.core;
         let ahead: Vec<_> = self.filling.drain(from..).collect();
         core.stats.readahead.add(ahead.len() as u64);
-        let is_unasked = |page: &&Filling| core.cache.is_filled_ahead(page);
-        let unasked = ahead.iter().filter(is_unasked).count();
-        let requested = ahead.len() - unasked;
-        self.source.file.note_read(requested as u64, unasked as u64);
+        let requested = ahead.len() - self.nr_unasked(&ahead);
+        self.source.file.note_requested(requested);
         for filling in ahead {
             let key = filling.key();
             if !core.reclaim.counts_first_access() {
@@ -489,6 +452,8 @@ impl<'a> Fills<'a> {
         };
         self.source.readahead.cut(first.page());
         let given_up = self.filling.len() - from;
+        let unasked = self.nr_unasked(&self.filling[from..]);
+        self.source.file.note_not_ahead(unasked);
         for filling in self.filling.drain(from..) {
             let frame = self.core.cache.abort_fill_and(filling, &mut self.woken);
             self.core.pool.free_of_page(frame);

@@ -13,7 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::ReadError;
-use crate::cache::{FileId, Filling, KeptForLatch, VmArea};
+use super::source::FlightSource;
+use crate::cache::{FileId, Filling, KeptForLatch};
 use crate::group::NodeCharge;
 use crate::memmap::{FrameMemory, Pinned};
 use crate::reclaim::Afloat;
@@ -28,7 +29,7 @@ static LANDING_LOCK: LockClass = LockClass::new("landing", Rank::Leaf);
 /// never dropped.
 #[derive(Debug)]
 pub(super) struct Flight {
-    pub(super) area: Arc<VmArea>,
+    pub(super) source: FlightSource,
     pub(super) cargo: Cargo,
     /// The task that the first page is for.
     pub(super) wanted: Option<Wanted>,
@@ -51,14 +52,14 @@ pub(super) struct Wanted {
 
 impl Flight {
     pub(super) fn new(
-        area: Arc<VmArea>,
+        source: FlightSource,
         filling: Vec<Filling>,
         charge: NodeCharge,
         way: Afloat,
     ) -> Self {
         debug_assert!(!filling.is_empty(), "a flight has pages");
         Self {
-            area,
+            source,
             cargo: Cargo {
                 filling,
                 charge,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Core;
 use super::error::RangeError;
 use super::file::File;
-use super::fill::FillSource;
+use super::source::FillSource;
 use super::space::Space;
 use crate::cache::{Access, AreaFlag, AreaSpec, PageFlag, ReadPattern, VmArea, WasYoung};
 use crate::memmap::FrameMemory;
@@ -217,7 +217,7 @@ impl Mapping {
     /// ```
     pub fn will_need(&self, pages: Range<impl Into<MapPage>>) -> Result<(), RangeError> {
         let pages = self.check_range(pages)?;
-        let area = &*self.area;
+        let area = &self.area;
         self.core()
             .read_ahead_all(FillSource::of(area), area.file_pages(&pages));
         Ok(())

@@ -11,6 +11,7 @@
 //! | `slow` | the slow path of both: reclaim, drain, victim, error |
 //! | `error` | the errors |
 //! | `fault`, `fill` | the page fault, and reading a window of pages in |
+//! | `source` | what pages are read from, and the group that pays |
 //! | `read` | read(2)-like access and readahead state |
 //! | `flight` | pages that storage fills while no thread waits |
 //! | `read_async` | reads and prefetching as futures |
@@ -74,6 +75,7 @@ mod read_async;
 pub(crate) mod recorder;
 mod resize;
 mod slow;
+mod source;
 mod snapshot;
 mod space;
 mod spill;
@@ -213,6 +215,7 @@ pub(crate) struct Core {
     /// Files closed while some of their pages could not be evicted.
     closing: Mutex<Vec<Arc<FileEntry>>>,
     io: Io,
+    background: Background,
     paths: OpenPaths<OpenFile>,
     recorder: Option<Recorder>,
 }
@@ -232,6 +235,7 @@ struct Parts {
     grace: Duration,
     timer: Option<Timer>,
     engine: IoEngine,
+    background: Background,
     recorder: Option<Recorder>,
 }
 
@@ -246,6 +250,7 @@ impl Manager {
     pub(crate) fn check_invariants(&self) {
         let core = self.core();
         core.wakeup.wait_idle();
+        core.wait_for_all_flights();
         let _paused = core.writeback.pause();
         core.pool.check_invariants();
         core.cache.check_invariants();
@@ -305,6 +310,7 @@ impl Core {
             grace,
             timer,
             engine,
+            background,
             recorder,
         } = parts;
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
@@ -312,9 +318,8 @@ impl Core {
             Pages::ZERO => FrameMemory::without_frames(),
             frames => FrameMemory::new(frames)?,
         });
-        let pool = FramePool::with_config(Arc::clone(&memory), config)
-            .expect("a machine has a CPU, and the memory is new");
-        let pool = Arc::new(pool);
+        let pool = FramePool::with_config(Arc::clone(&memory), config);
+        let pool = Arc::new(pool.expect("a machine has a CPU, and the memory is new"));
         let groups = GroupTree::with_regime(regime, nr_cpus);
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime)
             .counting_dirty_for(groups.clone())
@@ -357,9 +362,15 @@ impl Core {
             grace,
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
             io: Io::new(engine),
+            background,
             paths: OpenPaths::new(),
             recorder,
         })
+    }
+
+    /// Returns whether the manager was built with threads of its own.
+    fn has_threads(&self) -> bool {
+        self.background == Background::Thread
     }
 
     /// Returns the CPU whose lists and tokens this thread uses: a hint, possibly stale.

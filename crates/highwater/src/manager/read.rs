@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::error::ReadError;
 use super::fault::Found;
 use super::file::File;
-use super::fill::FillSource;
 use super::group::Group;
 use super::guard::Guard;
+use super::source::FillSource;
 use super::{Core, Manager};
 use crate::cache::{ReadPattern, Window};
 use crate::sync::Arc;
@@ -185,12 +185,7 @@ impl File {
     }
 
     fn source_for<'a>(&'a self, group: &'a Group) -> FillSource<'a> {
-        let file = self.entry();
-        FillSource {
-            file,
-            readahead: file.readahead(),
-            group: group.node(),
-        }
+        FillSource::of_file(self.entry(), group.node())
     }
 
     fn assert_same_manager(&self, group: &Group) {

@@ -8,10 +8,10 @@ use super::Core;
 use super::access::PinnedPage;
 use super::error::{RangeError, ReadError};
 use super::fault_polled::TaskFault;
-use super::fill::FillSource;
 use super::flight::Arrived;
 use super::mapping::Mapping;
 use super::slow::Patience;
+use super::source::FillSource;
 use crate::cache::VmArea;
 use crate::sync::Arc;
 use crate::units::{FilePage, MapPage};
@@ -179,7 +179,7 @@ impl Core {
             let some = missing[at..].iter().take(batch).copied().collect();
             let fills = self.begin_pages(source, some, None, Patience::Polled);
             let is_refused = !fills.has_memory();
-            flights.extend(fills.set_afloat(area));
+            flights.extend(fills.set_afloat());
             match (is_refused, batch) {
                 (false, _) => at += batch,
                 (true, 1) => break,

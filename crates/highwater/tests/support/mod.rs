@@ -102,6 +102,8 @@ pub(crate) fn first_word(bytes: &[u8]) -> u64 {
 
 /// Asserts that everything was released: nothing allocated, nothing charged.
 pub(crate) fn assert_empty(hw: &Manager) {
+    // Also waits for pages in flight.
+    hw.check_invariants();
     hw.drop_caches();
     hw.check_invariants();
     let snapshot = hw.snapshot();

@@ -67,7 +67,8 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
         &[
             // `zeros` is for tests.
             &[
-                "cgroup", "error", "group", "guard", "handler", "paths", "vmstat", "zeros",
+                "cgroup", "error", "group", "guard", "handler", "paths", "source", "vmstat",
+                "zeros",
             ],
             &[
                 "events", "file", "flight", "limits", "pressure", "snapshot", "space", "spill",

@@ -26,8 +26,9 @@ struct Pool {
 impl Pool {
     fn open(config: &Config) -> Result<Self, Error> {
         let capacity = Bytes(config.memory - REST);
-        let hw = Manager::builder().capacity(capacity).build()?;
-        let log = Arc::new(Log::new(config.log()?));
+        let hw = Manager::builder().capacity(capacity);
+        let hw = hw.background(highwater::Background::Thread).build()?;
+        let log = Arc::new(Log::new(config.log()?, config.writes));
         let file = match config.writes {
             Writes::Never => hw.open_direct(config.pages())?,
             Writes::Lazily | Writes::Durably => hw.open_direct_writable(config.pages())?,

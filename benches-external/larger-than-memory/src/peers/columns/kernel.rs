@@ -40,7 +40,7 @@ impl Pread {
         if advice == Advice::Random {
             fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
         }
-        let (log, page) = (Log::new(config.log()?), Box::new([0; PAGE]));
+        let (log, page) = (Log::new(config.log()?, config.writes), Box::new([0; PAGE]));
         Ok(Box::new(Self { file, log, page }))
     }
 }
@@ -79,7 +79,7 @@ impl Mmap {
         if advice == Advice::Random {
             map.advise(MapAdvice::Random)?;
         }
-        let log = Log::new(config.log()?);
+        let log = Log::new(config.log()?, config.writes);
         Ok(Box::new(Self { map, log }))
     }
 

@@ -1,10 +1,10 @@
 //! Credit: readahead of a file pays for itself, or stops.
 //!
-//! Each page that is brought in without a request costs a page of credit. Its first access returns
-//! that, and a thirty-second more; a page that is read by request earns a thirty-second. A page
-//! that is evicted unread returns nothing. Windows are cut to the credit, and to nothing when there
-//! is none. They come back as they pay: 32 requests buy a page, and pages that are then accessed
-//! buy more.
+//! Each page that is read without a request costs a page of credit, from before it is read, so that
+//! pages in flight count. Its first access returns that, and a thirty-second more; a page that is
+//! read by request earns a thirty-second. A page that is evicted unread returns nothing. Windows
+//! are cut to the credit, and to nothing when there is none. They come back as they pay: 32
+//! requests buy a page, and pages that are then accessed buy more.
 //!
 //! Bound: pages that were read ahead and not accessed, evicted or not, are at most [`START`] +
 //! (requested + read ahead and accessed) / 32, and a window for each thread that reads ahead
@@ -50,10 +50,16 @@ impl Credit {
         u64::try_from(pages).unwrap_or(0)
     }
 
-    /// Pays for pages that were brought in without a request.
+    /// Pays for pages that are going to be read without a request.
     pub(in crate::cache) fn pay(&self, pages: u64) {
         let pages = i64::try_from(pages).expect("a window");
         self.balance.fetch_sub(pages * PAGE, Ordering::Relaxed);
+    }
+
+    /// Returns the price of pages that were not read.
+    pub(in crate::cache) fn refund(&self, pages: u64) {
+        let pages = i64::try_from(pages).expect("a window");
+        self.balance.fetch_add(pages * PAGE, Ordering::Relaxed);
     }
 
     /// Earns for pages that were read by request.

@@ -6,7 +6,7 @@
 //! ```text
 //!             |<------- window ------->|
 //!             |  asked  |M             |      M: the mark. Its reader has read the pages
-//!             ^start    ^start+len-ahead      before it, and reads the next window first.
+//!             ^start    ^start+len-ahead      before it, and opens the next window.
 //! ```
 //!
 //! - A miss at the start of a file, or right after the previous page, begins a stream with a small
@@ -31,8 +31,9 @@
 //! Source: the on-demand readahead of Linux (`mm/readahead.c`, since 2.6.23; Fengguang Wu), whose
 //! sizes for a maximum of 32 pages these are (4, 8, 16, 32). Deviations: mapped and read(2)-like
 //! access share one state machine (the kernel reads around a mapped miss); the missing page is
-//! always the first of its window; a window that was evicted before it was read is halved; the
-//! thread that reads a marked page does the I/O itself.
+//! always the first of its window; a window that was evicted before it was read is halved. As in
+//! the kernel, the reader of a marked page goes on while storage fills the next window, if the
+//! manager has threads and the kernel does not read the file ahead; otherwise it waits.
 
 pub(super) mod credit;
 #[cfg(test)]

@@ -173,21 +173,28 @@ impl Manager {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
+            // Also where the future has woken itself, or reads would wait for as long as it does.
+            let mut has_landed = core.pump_reads();
             while !signal.take() {
-                core.drive(&signal);
+                if !has_landed {
+                    core.sleep_in_ring(&signal);
+                }
+                has_landed = core.pump_reads();
             }
         }
     }
 }
 
 impl Core {
-    /// Lands what has ended; sleeps if nothing has, and no waker was called.
-    fn drive(&self, signal: &DriverSignal) {
-        let io = &self.io;
+    /// Hands reads to the system, and lands what has ended; returns whether anything has.
+    fn pump_reads(&self) -> bool {
         self.submit_reads();
-        if self.reap_reads() > 0 {
-            return;
-        }
+        self.reap_reads() > 0
+    }
+
+    /// Sleeps until a read has ended, or a waker is called.
+    fn sleep_in_ring(&self, signal: &DriverSignal) {
+        let io = &self.io;
         let Some(ring) = io.ring().filter(|_| io.flights.nr_afloat() > 0) else {
             return signal.park();
         };

@@ -1,4 +1,5 @@
-//! Asynchronous reads: pages that storage fills while no thread waits for them.
+//! Asynchronous reads: pages that storage fills while no thread waits for them, for tasks,
+//! prefetching and readahead.
 //!
 //! Storage takes a flight over ([`Core::launch`]), and the thread that learns of its end lands it
 //! ([`Core::land`]): its pages become resident, or absent again, and the task that it was for is
@@ -17,9 +18,9 @@
 //! between its polls and instead of sleeping; a thread that polls a future and finds some; and the
 //! *reaper*, a thread of the manager that sleeps until it is called. It is called whenever a page
 //! of a flight may be waited for by a thread that does not drive: when a future is polled outside
-//! `block_on`; when a blocking read or a task waits for a page that another thread fills, for
-//! memory, or for a file's flights to end; and when a driver leaves. It serves until nothing is in
-//! flight, or until a driver has taken over.
+//! `block_on`; when a blocking read launches readahead; when one or a task waits for a page that
+//! another thread fills, for memory, or for a file's flights to end; and when a driver leaves. It
+//! serves until nothing is in flight, or until a driver has taken over.
 //!
 //! # Waking
 //!
@@ -37,10 +38,11 @@ use std::task::Waker;
 
 use super::Core;
 use super::error::ReadError;
-use super::fill::{FillSource, Fills};
+use super::fill::Fills;
 use super::flight::{Flight, Flights};
 use crate::cache::{FileId, Filling, PageKey};
 use crate::memmap::{Frame, FrameRing};
+use crate::sync::thread;
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak, Woken};
 use reaper::Reaper;
 use threads::ReadThreads;
@@ -213,12 +215,23 @@ impl Core {
     pub(super) fn launch(&self, flights: Vec<Flight>) {
         let mut is_waited_for = false;
         for flight in flights {
-            is_waited_for |= self.io.flights.launch(flight.area.file().id());
-            self.start(flight);
+            is_waited_for |= self.io.flights.launch(flight.source.file().id());
+            self.start(flight, Self::start_in_thread);
         }
         if is_waited_for || !drive::is_driving(&self.io) {
             self.see_to_it();
         }
+    }
+
+    /// As [`launch`](Self::launch), for a thread that may wait and goes on to read other pages: the
+    /// system has the flights at once, and what no thread is free to read, this one reads. So a
+    /// thread that reads for storage of another file waits for no flight behind its own.
+    pub(super) fn launch_beside(&self, flights: Vec<Flight>) {
+        for flight in flights {
+            self.io.flights.launch(flight.source.file().id());
+            self.start(flight, Self::start_in_free_thread);
+        }
+        self.see_to_it();
     }
 
     /// Calls the reaper if pages are in flight.
@@ -254,8 +267,8 @@ impl Core {
         }
     }
 
-    fn start(&self, flight: Flight) {
-        let has_file = flight.area.file().system_file().is_some();
+    fn start(&self, flight: Flight, in_thread: impl FnOnce(&Self, Flight)) {
+        let has_file = flight.source.file().system_file().is_some();
         match self.io.ring_to_use(self).filter(|_| has_file) {
             Some(ring) => {
                 if let Err(flight) = self.offer(ring, flight) {
@@ -263,13 +276,13 @@ impl Core {
                     self.feed(ring);
                 }
             }
-            None => self.start_in_thread(flight),
+            None => in_thread(self, flight),
         }
     }
 
     /// Queues a flight of a system file in the ring; returns it if there is no room.
     fn offer(&self, ring: &FrameRing<RingLoad>, flight: Flight) -> Result<(), Flight> {
-        let file = Arc::clone(flight.area.file());
+        let file = Arc::clone(flight.source.file());
         let first = flight.cargo.filling[0].page();
         let system = file.system_file().expect("the ring reads system files");
         let (from, offset) = (system.file_of(first), system.offset_of(first));
@@ -309,6 +322,12 @@ impl Core {
 
     fn start_in_thread(&self, flight: Flight) {
         if let Err(flight) = self.io.threads.read(self, flight) {
+            self.fly(flight);
+        }
+    }
+
+    fn start_in_free_thread(&self, flight: Flight) {
+        if let Err(flight) = self.io.threads.read_if_free(self, flight) {
             self.fly(flight);
         }
     }
@@ -378,10 +397,10 @@ impl Core {
     /// Returns whether so many bytes are all of a flight's pages; zeroes the rest of the last.
     fn is_whole(&self, flight: &mut Flight, got: usize) -> bool {
         let last = flight.cargo.filling.last_mut().expect("a flight has pages");
-        let len = flight.area.file().page_len(last.page());
+        let len = flight.source.file().page_len(last.page());
         self.cache.filling_bytes(last)[len..].fill(0);
         let whole = flight.cargo.filling.len() - 1;
-        got >= whole * flight.area.file().order().size() + len
+        got >= whole * flight.source.file().order().size() + len
     }
 
     /// Makes the first pages of a flight resident, as many as storage has filled, and the others
@@ -394,22 +413,24 @@ impl Core {
 
     /// As [`land`](Self::land); returns the waker of the task that the flight is for.
     fn end_flight(&self, flight: Flight, read: Result<usize, ReadError>) -> Option<Waker> {
+        // Dropped last: the file's end waits for it, so the source is never the last that holds the
+        // storage.
+        let _aboard = self.io.flights.aboard(flight.source.file().id());
         let Flight {
-            area,
+            source,
             cargo,
             wanted,
         } = flight;
-        let aboard = self.io.flights.aboard(area.file().id());
         debug_assert!(
             !matches!(read, Ok(pages) if pages == 0 || pages > cargo.filling.len()),
             "{read:?} of {} pages",
             cargo.filling.len()
         );
-        let mut fills = Fills::ashore(self, FillSource::of(&area), cargo, aboard);
+        let mut fills = Fills::ashore(self, source.as_fill(), cargo);
         fills.give_up(*read.as_ref().unwrap_or(&0));
         match (read, wanted) {
             (Ok(_), Some(wanted)) if wanted.is_awaited() => {
-                fills.finish_for(&area, wanted.page, |arrived| {
+                fills.finish_for(wanted.page, |arrived| {
                     // Dropped before the flight has landed: it may be all that keeps the page.
                     let wanted = wanted;
                     wanted.landing.land(Ok(arrived))
@@ -419,10 +440,23 @@ impl Core {
                 fills.finish_ahead();
                 None
             }
-            (Err(error), wanted) => {
+            (Err(error), Some(wanted)) => {
                 drop(fills);
-                wanted.and_then(|wanted| wanted.landing.land(Err(error)))
+                wanted.landing.land(Err(error))
             }
+            (Err(error), None) => {
+                tracing::debug!(%error, "readahead gave up");
+                None
+            }
+        }
+    }
+
+    /// Waits until no page is in flight, by looking again and again: for checks. The caller lets no
+    /// new flight begin.
+    pub(super) fn wait_for_all_flights(&self) {
+        while self.io.flights.nr_afloat() > 0 {
+            self.see_to_it();
+            thread::sleep(reaper::PAUSE);
         }
     }
 
@@ -434,8 +468,8 @@ impl Core {
             if self.reap_reads() > 0 {
                 continue;
             }
-            match self.io.threads.take() {
-                // This may be the only thread that reads.
+            match self.io.threads.take(file) {
+                // The threads may be busy with other files for long.
                 Some(flight) => self.fly(flight),
                 None => {
                     self.see_to_it();

@@ -19,7 +19,7 @@ static REAPER_LOCK: LockClass = LockClass::new("reaper", Rank::Leaf);
 
 /// Pause of a thread that cannot sleep until the reaper has landed a flight, because it is the
 /// reaper, or there is none. Chosen: about a read of a fast device.
-const PAUSE: Duration = Duration::from_micros(100);
+pub(super) const PAUSE: Duration = Duration::from_micros(100);
 /// Flights that a driver lands before the reaper leaves the ring to it. Chosen: as many as can be
 /// in flight at once, so that those of the last call have landed, but for stragglers.
 const HANDOVER: u64 = 512;

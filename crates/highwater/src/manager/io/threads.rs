@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::cache::FileEntry;
+use crate::cache::{FileEntry, FileId, Filling};
 use crate::manager::Core;
 use crate::manager::error::ReadError;
 use crate::manager::fill::{MOVE_PAUSE, MOVES_MAX, read_run};
 use crate::manager::flight::Flight;
 use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Condvar, LockClass, Mutex, Rank, StatCell};
+use crate::sync::{Condvar, LockClass, Mutex, MutexGuard, Rank, StatCell};
 
 static THREADS_LOCK: LockClass = LockClass::new("io_threads", Rank::Leaf);
 
@@ -53,25 +53,48 @@ impl ReadThreads {
     /// Queues a read; returns it if there is no thread for it.
     pub(super) fn read(&self, core: &Core, flight: Flight) -> Result<(), Flight> {
         let mut state = self.state.lock();
-        debug_assert!(!state.is_ending, "files are closed before the threads end");
-        if state.queue.len() >= state.nr_idle && state.threads.len() < THREADS_MAX {
-            match self.start(core) {
-                Some(thread) => {
-                    state.threads.push(thread);
-                }
-                None if state.threads.is_empty() => return Err(flight),
-                None => {}
-            }
+        if !self.is_any_free(&mut state, core) && state.threads.is_empty() {
+            return Err(flight);
         }
-        state.queue.push_back(flight);
-        drop(state);
-        self.woken.notify_one();
+        self.queue(state, flight);
         Ok(())
     }
 
-    /// Takes a read that no thread has begun.
-    pub(super) fn take(&self) -> Option<Flight> {
-        self.state.lock().queue.pop_front()
+    /// As [`read`](Self::read), but returns the read also if all threads are busy.
+    pub(super) fn read_if_free(&self, core: &Core, flight: Flight) -> Result<(), Flight> {
+        let mut state = self.state.lock();
+        if !self.is_any_free(&mut state, core) {
+            return Err(flight);
+        }
+        self.queue(state, flight);
+        Ok(())
+    }
+
+    fn queue(&self, mut state: MutexGuard<'_, ReadQueue>, flight: Flight) {
+        state.queue.push_back(flight);
+        drop(state);
+        self.woken.notify_one();
+    }
+
+    /// Returns whether a thread has nothing to read; starts one if need be.
+    fn is_any_free(&self, state: &mut ReadQueue, core: &Core) -> bool {
+        debug_assert!(!state.is_ending, "files are closed before the threads end");
+        if state.queue.len() < state.nr_idle {
+            return true;
+        }
+        let started = (state.threads.len() < THREADS_MAX).then(|| self.start(core));
+        let started = started.flatten();
+        let is_free = started.is_some();
+        state.threads.extend(started);
+        is_free
+    }
+
+    /// Takes a read of a file that no thread has begun.
+    pub(super) fn take(&self, file: FileId) -> Option<Flight> {
+        let mut state = self.state.lock();
+        let is_of = |flight: &Flight| flight.source.file().id() == file;
+        let at = state.queue.iter().position(is_of)?;
+        state.queue.remove(at)
     }
 
     fn start(&self, core: &Core) -> Option<JoinHandle<()>> {
@@ -137,15 +160,26 @@ impl ReadThreads {
 
 impl Core {
     /// Reads the pages of a flight on this thread, and lands it.
-    pub(super) fn fly(&self, mut flight: Flight) {
-        let read = self.read_flight(&mut flight);
+    pub(super) fn fly(&self, flight: Flight) {
+        let Flight {
+            source,
+            mut cargo,
+            wanted,
+        } = flight;
+        // This thread's meanwhile: storage that itself reads from the cache must not wait for them.
+        let way = self.reclaim.attach(cargo.way);
+        let read = self.read_flight(source.file(), &mut cargo.filling);
+        cargo.way = way.detach();
+        let flight = Flight {
+            source,
+            cargo,
+            wanted,
+        };
         drop(self.land(flight, read));
     }
 
     /// Reads the pages of a flight, again if the file's end has moved meanwhile.
-    fn read_flight(&self, flight: &mut Flight) -> Result<usize, ReadError> {
-        let file: &FileEntry = flight.area.file();
-        let filling = &mut flight.cargo.filling[..];
+    fn read_flight(&self, file: &FileEntry, filling: &mut [Filling]) -> Result<usize, ReadError> {
         let first = filling[0].page();
         let mut nr_moves = 0;
         loop {
