@@ -276,7 +276,8 @@ fn a_file_ends_after_what_is_in_flight() {
 }
 
 // Goal: what is in flight counts as read ahead, so that its bound holds. Method: three
-// pages in order at 400 places, the last of which opens a window, while storage holds all windows.
+// pages in order at 400 places, the last of which opens a window, while storage holds as many
+// windows as there are threads.
 #[test]
 fn windows_in_flight_use_up_the_credit() {
     for way in [Way::Mapping, Way::Handle] {

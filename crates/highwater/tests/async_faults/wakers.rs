@@ -6,7 +6,7 @@ use std::task::Wake;
 use std::time::Instant;
 
 use super::*;
-use crate::support::TestFile;
+use crate::support::{TestFile, mapped};
 
 /// Waits until a waker has done its work.
 #[track_caller]
@@ -55,6 +55,49 @@ fn a_waker_may_close_a_file_with_other_reads_in_flight() {
                 wait_for(&is_closed, engine);
             }
             drop(hw);
+        }
+    }
+}
+
+/// A task that owns the last handle of its file and is dropped with its waker.
+struct Owner {
+    owns: Mutex<Option<Mapping>>,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Wake for Owner {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        drop(self.owns.lock().unwrap().take());
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+}
+
+// Symptom: the thread that landed a read whose task was gone dropped the task's waker, which closed
+// the file, and waited there for the read that it was landing.
+#[test]
+fn a_waker_that_is_dropped_may_close_the_file_of_its_read() {
+    for (engine, builder) in engines() {
+        for pause_us in [0, 100, 10_000] {
+            let hw = builder.clone().build().unwrap();
+            let storage = TestFile::new(64);
+            storage.read_pause_us.store(pause_us, Ordering::Relaxed);
+            let (file, map) = mapped(&hw, &storage, Access::ReadOnly);
+            let is_closed = Arc::new(AtomicBool::new(false));
+            let task = Arc::new(Owner {
+                owns: Mutex::default(),
+                is_closed: Arc::clone(&is_closed),
+            });
+            let mut read = Box::pin(map.read_async(1));
+            let waker = Waker::from(Arc::clone(&task));
+            let _ = read.as_mut().poll(&mut Context::from_waker(&waker));
+            drop((read, file));
+            *task.owns.lock().unwrap() = Some(map);
+            drop((waker, task));
+            wait_for(&is_closed, engine);
         }
     }
 }

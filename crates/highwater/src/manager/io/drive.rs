@@ -87,6 +87,14 @@ impl DriverSignal {
         may
     }
 
+    /// Ends a sleep in the ring that no waker has ended.
+    fn end_sleep(&self) {
+        let mut state = self.state.lock();
+        if *state == DriverSleep::InRing {
+            *state = DriverSleep::Awake;
+        }
+    }
+
     fn park(&self) {
         if !self.may_sleep(DriverSleep::Parked) {
             return;
@@ -204,7 +212,9 @@ impl Core {
         };
         if signal.may_sleep(DriverSleep::InRing) {
             ring.wait(bell);
-            // Before the waker is asked: a ring in between is heard the next time.
+            // From now on no waker rings: before the bell is silenced, and before reads land, whose
+            // tasks are woken.
+            signal.end_sleep();
             bell.silence();
         }
     }

@@ -39,8 +39,9 @@ use std::task::Waker;
 use super::Core;
 use super::error::ReadError;
 use super::fill::Fills;
-use super::flight::{Flight, Flights};
+use super::flight::{Flight, Flights, Wanted};
 use crate::cache::{FileId, Filling, PageKey};
+use crate::group::GroupNode;
 use crate::memmap::{Frame, FrameRing};
 use crate::sync::thread;
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak, Woken};
@@ -97,6 +98,14 @@ struct IoStats {
 struct RingLoad {
     keys: Vec<PageKey>,
     flight: Flight,
+}
+
+/// What is left of a flight that has landed. It may be the last that has a task or the data of a
+/// group, which may have a file, whose end waits for flights: dropped when this one is over.
+struct Remains {
+    waker: Option<Waker>,
+    _wanted: Option<Wanted>,
+    _group: GroupNode,
 }
 
 /// A thread that waits for pages that others fill, until dropped.
@@ -224,8 +233,7 @@ impl Core {
     }
 
     /// As [`launch`](Self::launch), for a thread that may wait and goes on to read other pages: the
-    /// system has the flights at once, and what no thread is free to read, this one reads. So a
-    /// thread that reads for storage of another file waits for no flight behind its own.
+    /// system has the flights at once.
     pub(super) fn launch_beside(&self, flights: Vec<Flight>) {
         for flight in flights {
             self.io.flights.launch(flight.source.file().id());
@@ -314,7 +322,7 @@ impl Core {
             let is_refused = self.io.refusal.get().is_some();
             match self.offer(ring, flight) {
                 Ok(()) => {}
-                Err(flight) if is_refused => self.start_in_thread(flight),
+                Err(flight) if is_refused => self.start_in_free_thread(flight),
                 Err(flight) => self.io.backlog.lock().push_front(flight),
             }
         }
@@ -326,6 +334,9 @@ impl Core {
         }
     }
 
+    /// Has a thread read a flight that no task launches: this one, if all others are busy. They
+    /// may be in storage that itself reads these pages, and must not wait for a flight behind their
+    /// own.
     fn start_in_free_thread(&self, flight: Flight) {
         if let Err(flight) = self.io.threads.read_if_free(self, flight) {
             self.fly(flight);
@@ -346,7 +357,7 @@ impl Core {
             tracing::warn!(%error, "io_uring is refused: threads read for asynchronous faults");
         }
         for (frames, load) in broken.unseen {
-            self.start_in_thread(load.into_flight(frames));
+            self.start_in_free_thread(load.into_flight(frames));
         }
         self.feed(ring);
     }
@@ -390,7 +401,7 @@ impl Core {
             return self.land(flight, Ok(pages));
         }
         // A thread finds out how many pages can be read, and why not more.
-        self.start_in_thread(flight);
+        self.start_in_free_thread(flight);
         Woken::default()
     }
 
@@ -406,21 +417,20 @@ impl Core {
     /// Makes the first pages of a flight resident, as many as storage has filled, and the others
     /// absent; returns the tasks to wake, when nothing is half landed.
     fn land(&self, flight: Flight, read: Result<usize, ReadError>) -> Woken {
-        let (waker, mut woken) = Woken::held_by(|| self.end_flight(flight, read));
-        woken.extend(waker);
+        let (remains, mut woken) = Woken::held_by(|| self.end_flight(flight, read));
+        woken.extend(remains.waker);
         woken
     }
 
-    /// As [`land`](Self::land); returns the waker of the task that the flight is for.
-    fn end_flight(&self, flight: Flight, read: Result<usize, ReadError>) -> Option<Waker> {
-        // Dropped last: the file's end waits for it, so the source is never the last that holds the
-        // storage.
-        let _aboard = self.io.flights.aboard(flight.source.file().id());
+    /// As [`land`](Self::land); returns what of the flight may run the program's code.
+    fn end_flight(&self, flight: Flight, read: Result<usize, ReadError>) -> Remains {
         let Flight {
             source,
             cargo,
-            wanted,
+            mut wanted,
         } = flight;
+        let group = source.as_fill().group.clone();
+        let aboard = self.io.flights.aboard(source.file().id());
         debug_assert!(
             !matches!(read, Ok(pages) if pages == 0 || pages > cargo.filling.len()),
             "{read:?} of {} pages",
@@ -428,26 +438,36 @@ impl Core {
         );
         let mut fills = Fills::ashore(self, source.as_fill(), cargo);
         fills.give_up(*read.as_ref().unwrap_or(&0));
-        match (read, wanted) {
-            (Ok(_), Some(wanted)) if wanted.is_awaited() => {
-                fills.finish_for(wanted.page, |arrived| {
+        let waker = match read {
+            Ok(_) => match wanted.take_if(|wanted| wanted.is_awaited()) {
+                Some(wanted) => fills.finish_for(wanted.page, |arrived| {
                     // Dropped before the flight has landed: it may be all that keeps the page.
                     let wanted = wanted;
                     wanted.landing.land(Ok(arrived))
-                })
-            }
-            (Ok(_), _) => {
-                fills.finish_ahead();
-                None
-            }
-            (Err(error), Some(wanted)) => {
+                }),
+                None => {
+                    fills.finish_ahead();
+                    None
+                }
+            },
+            Err(error) => {
                 drop(fills);
-                wanted.landing.land(Err(error))
+                match &wanted {
+                    Some(wanted) => wanted.landing.land(Err(error)),
+                    None => {
+                        tracing::debug!(%error, "readahead gave up");
+                        None
+                    }
+                }
             }
-            (Err(error), None) => {
-                tracing::debug!(%error, "readahead gave up");
-                None
-            }
+        };
+        // First the source: the file's end waits for the flight, and then drops the storage.
+        drop(source);
+        drop(aboard);
+        Remains {
+            waker,
+            _wanted: wanted,
+            _group: group,
         }
     }
 

@@ -2,7 +2,8 @@
 //! that io_uring gave back.
 //!
 //! A thread is started when a read finds no idle one, up to [`THREADS_MAX`]; idle threads sleep
-//! until the manager ends. If none can be started, the thread that wants the page reads it.
+//! until the manager ends. If none can be started, the thread that wants the page reads it; if all
+//! are busy, a thread that reads ahead does so itself.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
