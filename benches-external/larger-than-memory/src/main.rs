@@ -3,7 +3,7 @@
 //! | command | measures |
 //! |---|---|
 //! | `cargo run --release -- ring [DIR]` | reads in flight on one thread, beside a bare io_uring loop and blocking faults |
-//! | `cargo run --release -- peers [DIR]` | Highwater beside `pread`, `mmap`, LMDB and redb, each in a memory cgroup of the same size; needs root |
+//! | `cargo run --release -- peers [DIR]` | Highwater beside `pread`, `mmap`, LMDB, redb and vmcache (see `vmcache/build`), each in a memory cgroup of the same size; needs root |
 //!
 //! `DIR` is on the file system to measure, the directory for temporary files by default. Files are
 //! deleted at the end. Sizes and times are environment variables: `FILE_MIB`, `MEMORY_MIB`,

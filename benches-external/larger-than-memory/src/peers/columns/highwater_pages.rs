@@ -7,12 +7,13 @@ use std::task::Poll;
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use highwater::{Bytes, Manager, Mapping};
+use highwater::frame::Tunables;
+use highwater::{Background, Bytes, Manager, Mapping};
 
 use super::super::COMMIT;
 use super::super::log::Log;
 use super::super::workload::{Accesses, PageAccess, Writes};
-use super::{Config, Paged, REST, change, word_of};
+use super::{Config, Paged, change, word_of};
 use crate::{Error, number};
 
 /// A manager whose pages, books and program fit the limit, and a mapping of the file.
@@ -25,9 +26,14 @@ struct Pool {
 
 impl Pool {
     fn open(config: &Config) -> Result<Self, Error> {
-        let capacity = Bytes(config.memory - REST);
-        let hw = Manager::builder().capacity(capacity);
-        let hw = hw.background(highwater::Background::Thread).build()?;
+        // Pages are written when they are evicted, and seldom before: as by vmcache, and by the
+        // kernel, whose limits of dirty pages are parts of all memory (cgroup v1).
+        let tunables = Tunables::default().with("dirty_ratio", 95)?;
+        let hw = Manager::builder()
+            .capacity(Bytes(config.cache()))
+            .background(Background::Thread)
+            .tunables(tunables.with("dirty_background_ratio", 80)?)
+            .build()?;
         let log = Arc::new(Log::new(config.log()?, config.writes));
         let file = match config.writes {
             Writes::Never => hw.open_direct(config.pages())?,

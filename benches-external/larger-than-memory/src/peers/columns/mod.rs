@@ -3,6 +3,7 @@
 mod highwater_pages;
 mod kernel;
 mod stores;
+mod vmcache;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -21,10 +22,6 @@ pub const LINES: usize = 62;
 const LINE: usize = 64;
 /// Bytes of a value of the stores: with their headers, it fits into a page of theirs.
 const VALUE: usize = LINES * LINE;
-
-/// Bytes of the limit that a column with a cache of its own leaves to its books, the program, its
-/// heap, and what the kernel needs for it.
-const REST: u64 = 10 << 20;
 
 /// What a column reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,6 +71,11 @@ pub const COLUMNS: &[Column] = &[
         open: stores::Redb::open,
     },
     Column {
+        name: "vmcache",
+        kind: Kind::Pages,
+        open: vmcache::Vmcache::open,
+    },
+    Column {
         name: "Highwater",
         kind: Kind::Pages,
         open: highwater_pages::Blocking::open,
@@ -94,6 +96,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Returns the bytes for a cache of the column's own. The rest is for its books, which grow
+    /// with it, the program, its heap, and what the kernel needs for it.
+    fn cache(&self) -> u64 {
+        self.memory - (8 << 20) - self.memory / 32
+    }
+
     fn pages(&self) -> PathBuf {
         self.dir.join("pages")
     }
@@ -157,6 +165,13 @@ pub fn open(name: &str, dir: &Path, memory: u64, writes: Writes) -> Result<Box<d
     })
 }
 
+impl Column {
+    /// Returns whether it can run here.
+    pub fn is_here(&self) -> bool {
+        self.name != "vmcache" || vmcache::is_here()
+    }
+}
+
 /// Writes the data of all kinds of columns.
 pub fn create_all(dir: &Path, pages: u64) -> Result<(), Error> {
     let mut file = File::create(dir.join("pages"))?;
@@ -166,6 +181,9 @@ pub fn create_all(dir: &Path, pages: u64) -> Result<(), Error> {
         file.write_all(&bytes)?;
     }
     file.sync_all()?;
+    if vmcache::is_here() {
+        vmcache::create(dir, pages)?;
+    }
     stores::create_lmdb(dir, pages)?;
     stores::create_redb(dir, pages)
 }

@@ -8,7 +8,7 @@ use heed::types::{Bytes, U64};
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
 use redb::{ReadTransaction, TableDefinition};
 
-use super::{Config, Paged, REST, VALUE, change, fill, word_of};
+use super::{Config, Paged, VALUE, change, fill, word_of};
 use crate::Error;
 
 /// Bytes of address space for LMDB.
@@ -114,7 +114,7 @@ pub struct Redb {
 impl Redb {
     pub fn open(config: &Config) -> Result<Box<dyn Paged>, Error> {
         let mut builder = redb::Builder::new();
-        builder.set_cache_size((config.memory - REST) as usize);
+        builder.set_cache_size(config.cache() as usize);
         let store = builder.open(config.dir.join("redb"))?;
         Ok(Box::new(Self {
             store,
