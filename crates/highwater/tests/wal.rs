@@ -10,10 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use highwater::frame::Tunables;
-use highwater::units::FilePage;
+use highwater::units::{FilePage, PAGE_BYTES};
 use highwater::{
-    Access, Background, Backing, File, Manager, Mapping, OutOfMemory, Pages, ReadError, SyncError,
-    WriteBackError, WriteGate,
+    Access, Background, Backing, Bytes, File, Manager, Mapping, OutOfMemory, Pages, ReadError,
+    SyncError, WriteBackError, WriteGate,
 };
 use support::{TestFile, assert_empty};
 
@@ -89,11 +89,20 @@ struct Checked {
     file: Arc<TestFile>,
     log: Arc<Log>,
     ahead: AtomicU64,
+    len: AtomicU64,
+    /// How far the log was durable when the length was changed last.
+    durable_at_cut: AtomicU64,
 }
 
 impl Backing for Checked {
     fn len(&self) -> u64 {
-        self.file.len()
+        self.len.load(SeqCst)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.durable_at_cut.store(self.log.durable_lsn(), SeqCst);
+        self.len.store(len, SeqCst);
+        Ok(())
     }
 
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
@@ -136,6 +145,8 @@ impl Scene {
             page[8..16].fill(0);
         }
         let storage = Arc::new(Checked {
+            len: AtomicU64::new(file.len()),
+            durable_at_cut: AtomicU64::new(0),
             file,
             log: Arc::clone(&log),
             ahead: AtomicU64::new(0),
@@ -383,4 +394,69 @@ fn an_lsn_ends_with_its_page() {
     assert_eq!((scene.nr_blocked(), scene.log.asked()), (1, 1));
     last.push(0);
     scene.end(&last);
+}
+
+// Goal: what a shrink takes from storage may be elsewhere by records of the log, which are durable
+// before. Method: a page behind the new end, and one that holds it, are changed; storage looks at
+// the log when its length changes. A change before the end asks for nothing.
+#[test]
+fn a_shrink_waits_for_the_log_of_what_it_cuts() {
+    let scene = Scene::new(quiet(Background::Off), 8);
+    scene.write(1).unwrap();
+    scene.file.set_len(Bytes(7 * PAGE_BYTES)).unwrap();
+    assert_eq!(scene.log.asked(), 0, "nothing that was changed is cut");
+    for (page, len) in [(5, 5 * PAGE_BYTES), (4, 4 * PAGE_BYTES + 100)] {
+        let lsn = scene.write(page).unwrap();
+        scene.file.set_len(Bytes(len)).unwrap();
+        let durable = scene.storage.durable_at_cut.load(SeqCst);
+        assert!(durable >= lsn, "page {page}: {durable} of {lsn}");
+    }
+    let Scene { hw, file, map, .. } = scene;
+    drop((map, file));
+    assert_empty(&hw);
+}
+
+// Goal: a log that does not become durable is an error of the shrink, and nothing is cut. Method:
+// each way of a log to refuse; then it flushes.
+#[test]
+fn a_shrink_that_the_log_refuses_changes_nothing() {
+    for mood in [Mood::Fails, Mood::Panics, Mood::StandsStill] {
+        let scene = Scene::new(quiet(Background::Off), 8);
+        let lsn = scene.write(5).unwrap();
+        scene.log.be(mood);
+        let len = Bytes(4 * PAGE_BYTES);
+        scene.file.set_len(len).unwrap_err();
+        assert_eq!(
+            (scene.file.pages(), scene.storage.len()),
+            (8, 8 * PAGE_BYTES),
+            "{mood:?}"
+        );
+        assert_eq!(lsn_of(&scene.map.read_latched(5).unwrap()), lsn, "{mood:?}");
+        assert_eq!(scene.file.dirty_pages().len(), 1, "{mood:?}");
+        scene.log.be(Mood::Flushes);
+        scene.file.set_len(len).unwrap();
+        assert!(
+            scene.map.read_latched(5).is_err(),
+            "{mood:?}: behind the end"
+        );
+        let Scene { hw, file, map, .. } = scene;
+        drop((map, file));
+        assert_empty(&hw);
+    }
+}
+
+// Goal: a panic before storage has taken a length changes nothing. Method: the thread holds a page
+// behind the new end, which debug builds detect.
+#[test]
+#[cfg(debug_assertions)]
+fn a_shrink_that_panics_changes_nothing() {
+    let scene = Scene::new(quiet(Background::Off), 8);
+    let held = scene.map.write(5).unwrap();
+    let shrink = || scene.file.set_len(Bytes(4 * PAGE_BYTES));
+    let shrunk = std::panic::catch_unwind(std::panic::AssertUnwindSafe(shrink));
+    assert!(shrunk.is_err(), "it would wait for itself");
+    drop(held);
+    assert_eq!(scene.file.pages(), 8);
+    scene.map.read_latched(5).unwrap();
+    scene.file.set_len(Bytes(4 * PAGE_BYTES)).unwrap();
 }

@@ -82,6 +82,22 @@ pub struct Resized<'f> {
     _turn: ResizeTurn<'f>,
 }
 
+/// A lowered number of pages, raised again when this is dropped, unless storage has taken the
+/// length.
+struct Lowered<'f> {
+    size: &'f FileSize,
+    before: Option<u64>,
+}
+
+impl Drop for Lowered<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // Pairs with the load in `pages_max`. Write-back goes on with the end of the turn.
+            self.size.pages.store(before, Ordering::Release);
+        }
+    }
+}
+
 impl Drop for SyncTurn<'_> {
     fn drop(&mut self) {
         self.0.turns.lock().syncs -= 1;
@@ -217,7 +233,7 @@ impl PageCache {
     ///
     /// # Errors
     ///
-    /// Any error of the storage; nothing has changed then.
+    /// Any error of the storage, or of the log; nothing has changed then.
     pub fn resize<'f>(&self, file: &'f FileEntry, len: u64) -> io::Result<Resized<'f>> {
         let turn = file.size.begin_resize();
         let old = file.backing().len();
@@ -269,23 +285,27 @@ impl PageCache {
         let (last, within) = end_of(len, file.order());
         let (before, after) = (size.pages(), pages_in(len, file.order()));
         size.lower(before, after);
+        let mut lowered = Lowered {
+            size,
+            before: Some(before),
+        };
         // Relaxed: see the field.
         size.left_out_from.store(last.0, Ordering::Relaxed);
         // SeqCst. Pairs with: the fence of `pages_for_fill`.
         fence(Ordering::SeqCst);
         let pages = self.cached_in(file.id(), last.0..before);
+        let mut lsn = 0;
         for &(_, key) in &pages {
-            self.settle(key);
+            lsn = lsn.max(self.settle(key));
         }
         if within > 0 {
             // Also if it is absent: a fill from now on sees what write-back leaves out.
-            self.settle(PageKey::new(file.id(), last));
+            lsn = lsn.max(self.settle(PageKey::new(file.id(), last)));
         }
-        if let Err(error) = set_len(file.backing(), len) {
-            // Pairs with the load in `pages_max`. Write-back goes on with the end of the turn.
-            size.pages.store(before, Ordering::Release);
-            return Err(error);
-        }
+        // What storage is about to lose may be elsewhere by a record that is not durable.
+        file.flush_log(lsn)?;
+        set_len(file.backing(), len)?;
+        lowered.before = None;
         if within > 0 {
             // It may have been read in meanwhile.
             self.cut(file, last, within);
@@ -298,15 +318,17 @@ impl PageCache {
         Ok(pages)
     }
 
-    /// Waits for threads that are filling a page or have latched it.
-    fn settle(&self, key: PageKey) {
+    /// Waits for threads that are filling a page or have latched it. Returns the LSN of its last
+    /// change, 0 if there was none since it was clean.
+    fn settle(&self, key: PageKey) -> u64 {
         // Terminates: each further round means that another thread has evicted the page meanwhile
         // and read it in again, which happens at most once to a page behind the end.
         while let Presence::Resident(pfn) = self.lookup(key) {
-            if self.latch_exclusively(key, pfn).is_some() {
-                return;
+            if let Some(_latch) = self.latch_exclusively(key, pfn) {
+                return self.lsns.last(pfn);
             }
         }
+        0
     }
 
     /// Zeroes the end of a page that is in the cache, from byte `from` on, after waiting for a fill
@@ -330,7 +352,7 @@ impl PageCache {
 /// Changes the length of storage, and checks that it has.
 fn set_len(backing: &dyn Backing, len: u64) -> io::Result<()> {
     guarded(|| backing.set_len(len))?;
-    match backing.len() {
+    match guarded(|| Ok(backing.len()))? {
         now if now == len => Ok(()),
         now => Err(io::Error::other(format!(
             "the storage was given a length of {len} bytes and has {now}"

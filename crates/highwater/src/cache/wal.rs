@@ -67,8 +67,8 @@ use crate::units::{FilePage, Pages, Pfn};
 /// file.set_write_gate(log.clone());
 /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
 /// let mut page = map.write(0)?;
-/// page[0] = 8;
 /// page.set_lsn(17); // of the record that describes the change
+/// page[0] = 8;
 /// drop(page);
 /// file.sync()?; // asks the log first
 /// assert_eq!(log.durable_lsn(), 17);
@@ -86,8 +86,9 @@ pub trait WriteGate: Send + Sync + fmt::Debug {
     ///
     /// Called when reclaim frees nothing because of pages that wait for the log, at most once
     /// between two pages that are freed, with none of the library's locks held; by the write-back
-    /// thread in the same way; and by a sync, which may hold the latch of the page whose LSN it
-    /// is.
+    /// thread in the same way; by a sync, which may hold the latch of the page whose LSN it is; by
+    /// [`File::set_len`](crate::File::set_len), for changed pages that the file loses; and after
+    /// the file was closed, as long as pages of it wait. So it must not sync or resize the file.
     ///
     /// # Errors
     ///
@@ -141,7 +142,7 @@ impl PageLsns {
     }
 
     /// Returns a page's recovery LSN; 0 if no LSN was set since the page was clean. Without the
-    /// latch it may be an earlier one, which is lower.
+    /// latch it may be an earlier one, which is lower, as LSNs are set in order.
     pub(super) fn recovery(&self, pfn: Pfn) -> u64 {
         // Relaxed: as in `raise`.
         let words = self.words.get();
@@ -226,6 +227,19 @@ impl FileEntry {
     #[must_use]
     pub fn set_gate(&self, gate: Arc<dyn WriteGate>) -> bool {
         self.gate.set(LogGate::new(gate)).is_ok()
+    }
+
+    /// Has the log flush up to `lsn`, if the file has one that is not durable as far.
+    pub(super) fn flush_log(&self, lsn: u64) -> io::Result<()> {
+        let Some(gate) = self.gate.get().filter(|gate| !gate.has(lsn)) else {
+            return Ok(());
+        };
+        match gate.flush(lsn)? {
+            durable if durable >= lsn => Ok(()),
+            durable => Err(io::Error::other(format!(
+                "the log is durable up to LSN {durable} after it was asked to flush up to {lsn}"
+            ))),
+        }
     }
 
     /// Returns whether pages of the file wait for its log.

@@ -294,10 +294,12 @@ impl<'m, H: GuardHold> PageWrite<'m, H> {
         }
     }
 
-    /// Records that the page was changed as the log record with number `lsn` says: write-back waits
+    /// Records that the page is changed as the log record with number `lsn` says: write-back waits
     /// until the log is durable up to it ([`WriteGate`](crate::WriteGate)). Of several, the highest
     /// counts; the lowest since the page was clean is its recovery LSN, where a redo of it would
-    /// begin. Call it before the latch is released. 0 stands for no record. Marks the page dirty.
+    /// begin. Call it before the change, for each record in order, and before the latch is released
+    /// or downgraded: a checkpoint beside it looks at the LSNs without the latch. 0 stands for no
+    /// record. Marks the page dirty.
     ///
     /// # Cost
     ///

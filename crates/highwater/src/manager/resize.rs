@@ -28,7 +28,8 @@ impl File {
     /// [`PermissionDenied`](io::ErrorKind::PermissionDenied) for a file open read-only,
     /// [`Unsupported`](io::ErrorKind::Unsupported) for memory and for storage of fixed length,
     /// [`FileTooLarge`](io::ErrorKind::FileTooLarge) above 2^44 pages, or 2^41 larger ones, and any
-    /// error of the storage. Nothing has changed then.
+    /// error of the storage, or of the log that a shrink asks first
+    /// ([`WriteGate::flush`](crate::WriteGate::flush)). Nothing has changed then.
     ///
     /// # Examples
     ///

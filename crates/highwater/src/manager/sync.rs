@@ -179,7 +179,8 @@ impl File {
     /// `lsn` is at most that of the next record of the log, and each record is appended while its
     /// page is latched for writing. Pages without LSN are left to [`sync`](Self::sync). A page that
     /// is dirtied anew has an LSN of `lsn` or above, so the repetition ends, however fast others
-    /// write.
+    /// write. Where a crash may tear pages, and images in the log mend them, only the last result
+    /// is a start ([building an engine](crate::docs::engine#checkpoints-without-a-pause)).
     ///
     /// # Cost
     ///
