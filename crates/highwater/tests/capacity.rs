@@ -6,7 +6,7 @@ mod seed;
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use highwater::frame::{AllocFlags, FramePool, Leaving};
@@ -275,4 +275,33 @@ fn reads_go_on_while_the_capacity_changes() {
         assert_eq!(first_word(&bytes), page);
         assert!([0x5a; 8] == bytes[8..16] || page.to_le_bytes() == bytes[8..16]);
     }
+}
+
+#[test]
+fn threads_that_set_the_same_capacity_at_once_leave_it_and_its_frames() {
+    // Goal: two resizes move frames once. Method: both shrink an idle pool, and then grow it, from
+    // the same moment on, which they spin for, again and again.
+    let hw = manager(1024);
+    let arrived = AtomicUsize::new(0);
+    let meet = |nth: usize| {
+        arrived.fetch_add(1, Ordering::SeqCst);
+        while arrived.load(Ordering::SeqCst) < 2 * nth {
+            std::hint::spin_loop();
+            thread::yield_now();
+        }
+    };
+    thread::scope(|scope| {
+        let resize = || {
+            for round in 0..4_000 {
+                let pages = if round % 2 == 0 { 512 } else { 1024 };
+                meet(2 * round + 1);
+                hw.set_capacity(Pages(pages).bytes()).expect("idle");
+                meet(2 * round + 2);
+                assert_eq!(hw.frames(), Pages(pages).bytes(), "round {round}");
+            }
+        };
+        scope.spawn(resize);
+        resize();
+    });
+    assert_empty(&hw);
 }

@@ -28,6 +28,7 @@ use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{CpuId, Order, Pages, Pfn};
 
 static BALLOON_LOCK: LockClass = LockClass::new("balloon", Rank::Leaf);
+static TURNS_LOCK: LockClass = LockClass::new("balloon turns", Rank::Balloon);
 
 /// Blocks taken at once. Chosen: of the largest, 256 MiB.
 const BATCH: usize = 64;
@@ -38,6 +39,8 @@ const TRIMMED_AT_ONCE: u32 = 1 << Order::MAX.get();
 #[derive(Debug)]
 pub(super) struct Balloon {
     blocks: Mutex<Vec<Block>>,
+    /// Held by the thread that moves frames to reach a goal.
+    turns: Mutex<()>,
     /// Trims under way. Written by: trims. Read by: requests that found no frame. Publishes:
     /// nothing: a request that reads 0 while a trim begins or ends looks for a frame again.
     nr_trims: AtomicU32,
@@ -74,6 +77,7 @@ impl Balloon {
     pub(super) fn new() -> Self {
         Self {
             blocks: Mutex::new(&BALLOON_LOCK, Vec::new()),
+            turns: Mutex::new(&TURNS_LOCK, ()),
             nr_trims: AtomicU32::new(0),
         }
     }
@@ -93,6 +97,21 @@ impl Balloon {
 }
 
 impl FramePool {
+    /// Brings the number of managed frames to `goal`, as far as free frames allow; returns how many
+    /// there are above it still. Threads that do so together take turns, so that none moves frames
+    /// for a number that another has changed.
+    ///
+    /// # Cost
+    ///
+    /// As [`inflate`](Self::inflate) and [`deflate`](Self::deflate).
+    pub(crate) fn manage(&self, goal: Pages, leaving: Leaving) -> Pages {
+        let _turn = self.balloon.turns.lock();
+        let managed = self.managed();
+        self.deflate(goal.saturating_sub(managed));
+        let over = managed.saturating_sub(goal);
+        over - self.inflate(over, leaving)
+    }
+
     /// Takes up to `pages` free frames out of the pool and gives their memory back to the system;
     /// returns how many. If fewer, no more were free.
     ///

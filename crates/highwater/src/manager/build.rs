@@ -145,7 +145,7 @@ impl Builder {
         if frames == Pages::ZERO || self.follows_cgroup {
             return Ok(());
         }
-        match self.memcg.limit() {
+        match self.memcg.read_limits().lowest {
             Some(limit) if limit.bytes < frames.bytes() => Err(BuildError::AboveCgroup {
                 capacity: self.capacity,
                 frames: frames.bytes(),

@@ -13,12 +13,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::cgroup::Memcg;
+use super::cgroup::{LimitsRead, Memcg};
 use super::error::CapacityError;
 use super::slow::Effort;
 use super::{Core, Manager};
 use crate::frame::Leaving;
 use crate::group::MaxError;
+use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{Bytes, Pages};
 
@@ -47,6 +48,10 @@ pub(super) struct CapacityRange {
     wanted: AtomicU64,
     /// The cgroup whose limit the capacity follows.
     follows: Option<Memcg>,
+    /// The last limit that was read; above all others if there was none.
+    /// Written and read by: threads that look at the limit. Publishes: nothing.
+    limit: AtomicU64,
+    nr_unreadable: StatCell,
 }
 
 impl CapacityRange {
@@ -60,6 +65,8 @@ impl CapacityRange {
             in_pages: frames > Pages::ZERO,
             wanted: AtomicU64::new(0),
             follows,
+            limit: AtomicU64::new(u64::MAX),
+            nr_unreadable: StatCell::new(),
         }
     }
 
@@ -78,13 +85,34 @@ impl CapacityRange {
     pub(super) fn target(&self) -> Bytes {
         // Relaxed: see the field.
         let mut target = Bytes(self.wanted.load(Ordering::Relaxed));
-        if let Some(limit) = self.follows.as_ref().and_then(Memcg::limit) {
-            target = target.min(below(limit.bytes)).max(*self.allowed.start());
+        if let Some(memcg) = &self.follows {
+            let limit = self.limit_of(memcg);
+            target = target.min(below(limit)).max(*self.allowed.start());
         }
         match self.in_pages {
             true => target.pages_floor().bytes(),
             false => target,
         }
+    }
+}
+
+impl CapacityRange {
+    /// Returns the limit of a cgroup. If a part cannot be read (no descriptor is left, or the
+    /// program has locked itself in), no higher one than before: the pool must not grow then.
+    fn limit_of(&self, memcg: &Memcg) -> Bytes {
+        let LimitsRead { lowest, unreadable } = memcg.read_limits();
+        let mut limit = lowest.map_or(u64::MAX, |lowest| lowest.bytes.0);
+        if let Some((file, error)) = unreadable {
+            // Relaxed: see the field.
+            limit = limit.min(self.limit.load(Ordering::Relaxed));
+            if let Some(times) = self.nr_unreadable.recur() {
+                let file = file.display();
+                tracing::warn!(%file, %error, times, "the control group's limit cannot be read");
+            }
+        }
+        // Relaxed: as above.
+        self.limit.store(limit, Ordering::Relaxed);
+        Bytes(limit)
     }
 }
 
@@ -200,7 +228,9 @@ impl Core {
             return Ok(());
         }
         let (before, target) = (self.groups.root().limits().max, self.capacity.target());
-        if before == target && self.pool.managed() == self.frames_for(target) {
+        let is_there = before == target && self.pool.managed() == self.frames_for(target);
+        // Usage may have been above it the last time.
+        if is_there && self.groups.root().usage_precise() <= target {
             return Ok(());
         }
         self.bring_to_capacity()?;
@@ -222,8 +252,7 @@ impl Core {
         let mut result = Ok(());
         for _ in 0..LOOKS_MAX {
             if target > root.limits().max {
-                self.pool
-                    .deflate(self.frames_for(target).saturating_sub(self.pool.managed()));
+                self.pool.manage(self.frames_for(target), Leaving::Reserve);
             }
             result = self.set_max(&root, target);
             self.fit_frames();
@@ -259,10 +288,7 @@ impl Core {
         let mut effort = Effort::default();
         for _ in 0..ROUNDS_MAX {
             let wanted = self.frames_for(root.limits().max);
-            let managed = self.pool.managed();
-            self.pool.deflate(wanted.saturating_sub(managed));
-            let over = managed.saturating_sub(wanted);
-            let left = over - self.pool.inflate(over, Leaving::Reserve);
+            let left = self.pool.manage(wanted, Leaving::Reserve);
             if left == Pages::ZERO {
                 return;
             }
@@ -273,8 +299,7 @@ impl Core {
         // As many frames are free as the new capacity leaves, or no more can be reclaimed: inflate
         // by the frames that are free.
         let wanted = self.frames_for(root.limits().max);
-        let over = self.pool.managed().saturating_sub(wanted);
-        self.pool.inflate(over, Leaving::Nothing);
+        self.pool.manage(wanted, Leaving::Nothing);
         debug_assert!(
             self.pool.managed() <= self.memory.pages(),
             "no more is managed than is reserved"

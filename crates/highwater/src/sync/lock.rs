@@ -47,6 +47,8 @@ pub enum Rank {
     Lruvec,
     /// Shadows of evicted pages.
     Shadows,
+    /// Resizing a pool of frames.
+    Balloon,
     /// Tunables of a pool of frames.
     Knobs,
     /// One CPU's list of free frames.

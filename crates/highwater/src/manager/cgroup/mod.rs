@@ -10,12 +10,14 @@
 //! | v1 | the line whose controllers include `memory` | `memory.limit_in_bytes` | about 2^63 |
 //!
 //! A mount shows the part of its hierarchy below its *root*: in a container often the container's
-//! cgroup alone. A cgroup that is named from outside that part (no cgroup namespace) is taken for
-//! the root of the mount, as a container mounts it. Files that cannot be read set no limit.
+//! cgroup alone. A cgroup that no mount shows (no cgroup namespace) is taken for the root of the
+//! mounts, as a container mounts it. A limit file that is missing sets no limit; one that cannot be
+//! read is reported.
 //!
 //! Source: cgroups(7), proc(5), Linux `Documentation/admin-guide/cgroup-v2.rst`.
 
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use crate::units::Bytes;
@@ -36,6 +38,15 @@ pub(super) struct MemoryLimit {
     pub(super) bytes: Bytes,
     /// The file that sets it.
     pub(super) file: PathBuf,
+}
+
+/// What could be read of the limits.
+#[derive(Debug)]
+pub(super) struct LimitsRead {
+    /// The lowest limit; none if there is none.
+    pub(super) lowest: Option<MemoryLimit>,
+    /// A file that could not be read, so that a lower limit may be in force.
+    pub(super) unreadable: Option<(PathBuf, io::Error)>,
 }
 
 /// A version of the cgroup interface.
@@ -66,32 +77,67 @@ impl Memcg {
         Self { root: root.into() }
     }
 
-    /// Returns the lowest limit of the process's cgroup and its ancestors; `None` if there is none,
-    /// or none can be read.
+    /// Reads the limits of the process's cgroup and its ancestors.
     ///
     /// # Cost
     ///
     /// Reads two files of `/proc`, and one for each ancestor.
-    pub(super) fn limit(&self) -> Option<MemoryLimit> {
-        let groups = self.read("proc/self/cgroup")?;
-        let mounts = self.read("proc/self/mountinfo")?;
-        let limits = mounts.lines().filter_map(Mount::parse).flat_map(|mount| {
-            let group = groups.lines().find_map(|line| mount.group_in(line));
-            let files = group.map(|group| mount.limit_files(&group));
-            files.unwrap_or_default()
-        });
-        let limits = limits.filter_map(|file| {
-            let bytes = parse_limit(self.read(&file)?.trim())?;
-            Some(MemoryLimit { bytes, file })
-        });
-        limits.min_by_key(|limit| limit.bytes)
+    pub(super) fn read_limits(&self) -> LimitsRead {
+        let mut read = LimitsRead {
+            lowest: None,
+            unreadable: None,
+        };
+        for file in self.limit_files(&mut read.unreadable) {
+            let text = match self.read(&file) {
+                Ok(text) => text,
+                // Not every cgroup has limits: the root has none.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    read.unreadable = Some((file, error));
+                    continue;
+                }
+            };
+            let limit = parse_limit(text.trim()).map(|bytes| MemoryLimit { bytes, file });
+            let limits = read.lowest.into_iter().chain(limit);
+            read.lowest = limits.min_by_key(|limit| limit.bytes);
+        }
+        read
     }
 
-    /// Reads a file whose path is as the process sees it.
-    fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+    /// Returns the limit files of the process's cgroup and its ancestors in each hierarchy; notes a
+    /// file that does not tell which these are.
+    fn limit_files(&self, unreadable: &mut Option<(PathBuf, io::Error)>) -> Vec<PathBuf> {
+        let [groups, mounts] = ["/proc/self/cgroup", "/proc/self/mountinfo"].map(|path| {
+            let text = self.read(path);
+            text.unwrap_or_else(|error| {
+                *unreadable = Some((path.into(), error));
+                String::new()
+            })
+        });
+        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        let mut files = Vec::new();
+        for version in [Version::V1, Version::V2] {
+            let Some(group) = groups.lines().find_map(|line| version.group_in(line)) else {
+                continue;
+            };
+            let mounts = || mounts.iter().filter(|mount| mount.version == version);
+            let shown = mounts().filter_map(|mount| Some((mount, mount.shown_of(&group)?)));
+            let before = files.len();
+            files.extend(shown.flat_map(|(mount, below)| mount.limit_files(below)));
+            if files.len() == before {
+                files.extend(mounts().flat_map(|mount| mount.limit_files(Path::new(""))));
+            }
+        }
+        files
+    }
+
+    /// Reads a file whose path is as the process sees it. What is no UTF-8 is replaced: a mount
+    /// point of another file system may have any name.
+    fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let path = path.as_ref();
         let path = path.strip_prefix("/").unwrap_or(path);
-        fs::read_to_string(self.root.join(path)).ok()
+        let bytes = fs::read(self.root.join(path))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -114,30 +160,37 @@ impl Mount {
         })
     }
 
-    /// Returns the process's cgroup in this hierarchy, if a line of `/proc/self/cgroup` names it:
-    /// `ID:CONTROLLERS:PATH`.
-    fn group_in(&self, line: &str) -> Option<PathBuf> {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?);
-        let is_it = match self.version {
-            Version::V1 => lists(controllers, "memory"),
-            Version::V2 => controllers.is_empty(),
-        };
-        is_it.then(|| path.into())
+    /// Returns where below the mount point a cgroup is, if it is shown there.
+    fn shown_of<'g>(&self, group: &'g Path) -> Option<&'g Path> {
+        let is_outside = group.components().any(|part| part == Component::ParentDir);
+        group.strip_prefix(&self.root).ok().filter(|_| !is_outside)
     }
 
-    /// Returns the limit files of a cgroup and its ancestors, its own first.
-    fn limit_files(&self, group: &Path) -> Vec<PathBuf> {
-        let is_outside = group.components().any(|part| part == Component::ParentDir);
-        let below = group.strip_prefix(&self.root).ok().filter(|_| !is_outside);
+    /// Returns the limit files of a cgroup below the mount point and of its ancestors, its own
+    /// first.
+    fn limit_files(&self, below: &Path) -> Vec<PathBuf> {
         let name = match self.version {
             Version::V1 => "memory.limit_in_bytes",
             Version::V2 => "memory.max",
         };
-        let groups = below.unwrap_or(Path::new("")).ancestors();
+        let groups = below.ancestors();
         groups
             .map(|group| self.point.join(group).join(name))
             .collect()
+    }
+}
+
+impl Version {
+    /// Returns the process's cgroup in a hierarchy of this version, if a line of
+    /// `/proc/self/cgroup` names it: `ID:CONTROLLERS:PATH`.
+    fn group_in(self, line: &str) -> Option<PathBuf> {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let is_it = match self {
+            Self::V1 => lists(controllers, "memory"),
+            Self::V2 => controllers.is_empty(),
+        };
+        is_it.then(|| path.into())
     }
 }
 

@@ -38,7 +38,7 @@ impl System {
     }
 
     fn limit(&self) -> Option<(Bytes, String)> {
-        let limit = self.memcg().limit()?;
+        let limit = self.memcg().read_limits().lowest?;
         Some((limit.bytes, limit.file.display().to_string()))
     }
 }
@@ -120,6 +120,57 @@ fn what_cannot_be_read_limits_nothing() {
     let system = System::v2();
     system.write("sys/fs/cgroup/a/b/memory.max", "many");
     assert_eq!(system.limit(), None);
+}
+
+#[test]
+fn a_mount_of_another_group_or_with_any_name_changes_nothing() {
+    // Method: another group is mounted besides, with a lower limit; and a mount point's name is no
+    // UTF-8.
+    let system = System::v2();
+    system.write("sys/fs/cgroup/a/b/memory.max", "2097152");
+    system.write("mnt/other/memory.max", "4096");
+    let other = "40 23 0:26 /other /mnt/other rw - cgroup2 cgroup2 rw\n";
+    let of_b = Some((Bytes::mib(2), "/sys/fs/cgroup/a/b/memory.max".to_owned()));
+    for mountinfo in [format!("{V2}{other}"), format!("{other}{V2}")] {
+        system.write("proc/self/mountinfo", &mountinfo);
+        assert_eq!(system.limit(), of_b, "{mountinfo}");
+    }
+    let mut mountinfo = b"41 23 8:1 / /mnt/Mus\xe9e rw - ext4 /dev/sda rw\n".to_vec();
+    mountinfo.extend_from_slice(V2.as_bytes());
+    let path = system.0.path().join("proc/self/mountinfo");
+    fs::write(path, mountinfo).expect("a file");
+    assert_eq!(system.limit(), of_b);
+}
+
+#[test]
+fn a_capacity_does_not_grow_when_the_limit_cannot_be_read() {
+    // Method: each file in turn becomes a directory, which can be opened and not read; then the
+    // limit is raised.
+    for file in [
+        "proc/self/cgroup",
+        "proc/self/mountinfo",
+        "sys/fs/cgroup/a/b/memory.max",
+    ] {
+        let system = System::v2();
+        system.write("sys/fs/cgroup/a/memory.max", "3145728");
+        system.write("sys/fs/cgroup/a/b/memory.max", "2097152");
+        let builder = Manager::builder().capacity(Bytes::mib(4)).follow_cgroup();
+        let hw = builder.memcg(system.memcg()).build().unwrap();
+        assert_eq!(hw.capacity(), Bytes::kib(1792));
+        let path = system.0.path().join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(hw.cgroup_tick(), Ok(Bytes::kib(1792)), "{file}");
+        fs::remove_dir(&path).unwrap();
+        system.write(file, &text);
+        system.write("sys/fs/cgroup/a/b/memory.max", "max");
+        assert_eq!(
+            hw.cgroup_tick(),
+            Ok(Bytes::kib(2688)),
+            "{file}: of the parent"
+        );
+    }
 }
 
 #[test]
@@ -212,6 +263,9 @@ fn a_capacity_that_follows_is_below_the_limit_from_the_start() {
     system.write("sys/fs/cgroup/memory.max", "524288");
     let above = accounts.cgroup_tick().unwrap_err();
     assert!(above.to_string().contains("352 KiB more"), "{above}");
+    accounts
+        .cgroup_tick()
+        .expect_err("as long as usage is above it");
     drop(charge);
     assert_eq!(accounts.cgroup_tick(), Ok(Bytes::kib(448)));
 }
