@@ -14,7 +14,7 @@ const AT_ONCE: usize = 1 << Order::MAX.get();
 
 impl FrameMemory {
     /// Returns the memory of owned frames to the system; they read as zeros afterwards. Returns how
-    /// many were resident.
+    /// many of those that the system took were resident.
     ///
     /// # Cost
     ///
@@ -55,7 +55,8 @@ impl FrameMemory {
     }
 }
 
-/// Decommits `count` neighbouring frames, at most [`AT_ONCE`]; returns how many were resident.
+/// Decommits `count` neighbouring frames, at most [`AT_ONCE`]; returns how many were resident, or
+/// none if they still are.
 ///
 /// # Safety
 ///
@@ -66,6 +67,8 @@ unsafe fn release_resident(reservation: &Reservation, first: Pfn, count: usize) 
     // Also if none is resident: pages that the system has swapped out are not resident, and would
     // come back.
     // SAFETY: as the caller says.
-    unsafe { reservation.release(first, count) };
-    resident
+    match unsafe { reservation.release(first, count) } {
+        true => resident,
+        false => Pages::ZERO,
+    }
 }

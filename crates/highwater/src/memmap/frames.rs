@@ -392,7 +392,7 @@ impl FrameMemory {
     pub fn decommit(&self, frame: &mut Frame) {
         self.check(frame);
         // SAFETY: the frame's only token is borrowed exclusively.
-        unsafe { self.reservation.release(frame.pfn, frame.order().pages()) }
+        _ = unsafe { self.reservation.release(frame.pfn, frame.order().pages()) };
     }
 
     #[inline]

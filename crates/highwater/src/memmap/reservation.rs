@@ -156,7 +156,7 @@ impl Reservation {
     }
 
     /// Returns the memory of `count` frames starting at `first` to the system; they read as zeros
-    /// afterwards.
+    /// afterwards. Returns whether the system took it.
     ///
     /// # Safety
     ///
@@ -165,7 +165,7 @@ impl Reservation {
     /// # Panics
     ///
     /// When the frames are not all inside the range.
-    pub unsafe fn release(&self, first: Pfn, count: Pages) {
+    pub unsafe fn release(&self, first: Pfn, count: Pages) -> bool {
         let end = u64::from(first.0) + count.0;
         assert!(
             end <= u64::from(self.pages),
@@ -174,10 +174,12 @@ impl Reservation {
         );
         let bytes = usize::try_from(count.0 * PAGE_BYTES).expect("within the range");
         let offset = first.index() * PAGE_SIZE;
-        if self.advise(offset, bytes, libc::MADV_DONTNEED) {
-            return;
+        // The second for memory that is locked (`mlockall`), from Linux 5.18 on.
+        let mut advices = [libc::MADV_DONTNEED, libc::MADV_DONTNEED_LOCKED].into_iter();
+        if advices.any(|advice| self.advise(offset, bytes, advice)) {
+            return true;
         }
-        // Locked in memory, for example. Zeroed all the same: the old bytes may be another owner's.
+        // In a sandbox, for example. Zeroed all the same: the old bytes may be another owner's.
         // SAFETY: the offset lies in the range, as checked above.
         let start = unsafe { self.base.add(offset) };
         let start = NonNull::slice_from_raw_parts(start, bytes);
@@ -190,6 +192,7 @@ impl Reservation {
                 page.fill(0);
             }
         }
+        false
     }
 
     /// Returns how many of some neighbouring frames are resident; all of them if the system does
@@ -248,7 +251,7 @@ impl Reservation {
         // SAFETY: callers pass offsets inside the range.
         let start = unsafe { self.base.add(offset) };
         // SAFETY: the bytes belong to this mapping; `MADV_HUGEPAGE` changes no contents, and
-        // `MADV_DONTNEED` is only passed by `release`, whose caller has exclusive use.
+        // the others are only passed by `release`, whose caller has exclusive use.
         unsafe { libc::madvise(start.as_ptr().cast(), len, advice) == 0 }
     }
 }
