@@ -8,7 +8,8 @@
 //! 2. Write-back leaves out the pages from the new end on, a partial last one included.
 //! 3. The latch of each of these pages is taken and released: writers and write-back that began
 //!    before have ended.
-//! 4. The storage is shortened. If it refuses, the steps are undone, and nothing is lost.
+//! 4. The log is flushed up to the LSNs of these pages, and the storage is shortened. If one
+//!    refuses, the steps are undone, and nothing is lost.
 //! 5. The pages behind the end are zeroed and clean, and so is the rest of a partial last page. The
 //!    caller evicts them; one that resists reads as storage does when the file grows again, and is
 //!    found until then by all that search the file's pages, up to the length before.

@@ -97,16 +97,16 @@ impl Balloon {
 }
 
 impl FramePool {
-    /// Brings the number of managed frames to `goal`, as far as free frames allow; returns how many
-    /// there are above it still. Threads that do so together take turns, so that none moves frames
-    /// for a number that another has changed.
+    /// Brings the number of managed frames to that of `goal`, as far as free frames allow; returns
+    /// how many there are above it still. Threads that do so together take turns, in which each
+    /// asks for the goal, so that none moves frames for a number that another has changed.
     ///
     /// # Cost
     ///
     /// As [`inflate`](Self::inflate) and [`deflate`](Self::deflate).
-    pub(crate) fn manage(&self, goal: Pages, leaving: Leaving) -> Pages {
+    pub(crate) fn manage(&self, goal: impl FnOnce() -> Pages, leaving: Leaving) -> Pages {
         let _turn = self.balloon.turns.lock();
-        let managed = self.managed();
+        let (goal, managed) = (goal(), self.managed());
         self.deflate(goal.saturating_sub(managed));
         let over = managed.saturating_sub(goal);
         over - self.inflate(over, leaving)

@@ -7,8 +7,8 @@
 //!
 //! Shrinking goes from charges to frames: install the maximum, reclaim until usage fits, then
 //! inflate the balloon and return its memory to the system. Growing goes the other way round, so
-//! that every page that may be charged has a frame. Concurrent resizes need no lock: each brings
-//! the pool to the root's current maximum and checks again afterwards.
+//! that every page that may be charged has a frame. Threads that resize at once bring the
+//! pool to the root's current maximum in turn, and each checks again afterwards.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::frame::Leaving;
 use crate::group::MaxError;
 use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::{Bytes, Pages};
+use crate::units::{Bytes, PAGE_BYTES, Pages};
 
 /// Interval at which the background thread checks the cgroup limit. Chosen: an orchestrator that
 /// resizes a container waits for about as long.
@@ -78,6 +78,15 @@ impl CapacityRange {
         );
         // Relaxed: see the field.
         self.wanted.store(capacity.0, Ordering::Relaxed);
+    }
+
+    /// Returns whether the cgroup's limit makes the target lower than what was requested.
+    fn is_limited(&self, target: Bytes) -> bool {
+        // Relaxed: see the field.
+        target
+            < Bytes(self.wanted.load(Ordering::Relaxed))
+                .pages_floor()
+                .bytes()
     }
 
     /// Returns the target: the requested capacity, or the one that the cgroup limit allows if that
@@ -228,10 +237,8 @@ impl Core {
             return Ok(());
         }
         let (before, target) = (self.groups.root().limits().max, self.capacity.target());
-        let is_there = before == target && self.pool.managed() == self.frames_for(target);
-        // Usage may have been above it the last time.
-        if is_there && self.groups.root().usage_precise() <= target {
-            return Ok(());
+        if before == target && self.pool.managed() == self.frames_for(target) {
+            return self.stay_within(target);
         }
         self.bring_to_capacity()?;
         if before != target {
@@ -244,6 +251,25 @@ impl Core {
         Ok(())
     }
 
+    /// Reclaims once more if usage was above a limit of the cgroup before, and is still.
+    fn stay_within(&self, target: Bytes) -> Result<(), CapacityError> {
+        let root = self.groups.root();
+        let over = root.debt();
+        if over == Bytes::ZERO || !self.capacity.is_limited(target) {
+            return Ok(());
+        }
+        let pages = Pages(over.0.div_ceil(PAGE_BYTES));
+        self.shrink_by(pages, &root, &mut Effort::default());
+        match root.debt() {
+            Bytes::ZERO => Ok(()),
+            over => Err(CapacityError::BelowUsage {
+                capacity: target,
+                usage: target + over,
+                over,
+            }),
+        }
+    }
+
     /// Sets the root's maximum to the target, and the frames to the maximum, until the target is
     /// stable.
     pub(super) fn bring_to_capacity(&self) -> Result<(), CapacityError> {
@@ -252,7 +278,9 @@ impl Core {
         let mut result = Ok(());
         for _ in 0..LOOKS_MAX {
             if target > root.limits().max {
-                self.pool.manage(self.frames_for(target), Leaving::Reserve);
+                // Not below the maximum of now, which another thread may have raised.
+                let most = || self.frames_for(target.max(root.limits().max));
+                self.pool.manage(most, Leaving::Reserve);
             }
             result = self.set_max(&root, target);
             self.fit_frames();
@@ -285,9 +313,9 @@ impl Core {
     /// Resizes the pool to the root's maximum, as far as pages in use allow.
     fn fit_frames(&self) {
         let root = self.groups.root();
+        let wanted = || self.frames_for(root.limits().max);
         let mut effort = Effort::default();
         for _ in 0..ROUNDS_MAX {
-            let wanted = self.frames_for(root.limits().max);
             let left = self.pool.manage(wanted, Leaving::Reserve);
             if left == Pages::ZERO {
                 return;
@@ -298,7 +326,6 @@ impl Core {
         }
         // As many frames are free as the new capacity leaves, or no more can be reclaimed: inflate
         // by the frames that are free.
-        let wanted = self.frames_for(root.limits().max);
         self.pool.manage(wanted, Leaving::Nothing);
         debug_assert!(
             self.pool.managed() <= self.memory.pages(),

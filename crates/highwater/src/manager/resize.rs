@@ -18,10 +18,10 @@ impl File {
     ///
     /// # Cost
     ///
-    /// The storage's. A shrink waits until other threads release pages behind the new end that they
-    /// have latched; it looks each such page up, or at each frame of the pool. Waits for syncs of
-    /// the file in progress, as they wait for it, and both for latches: the calling thread must
-    /// hold no latch of the file.
+    /// The storage's, and a flush of the log before a shrink. A shrink waits until other threads
+    /// release pages behind the new end that they have latched; it looks each such page up, or at
+    /// each frame of the pool. Waits for syncs of the file in progress, as they wait for it, and
+    /// both for latches: the calling thread must hold no latch of the file.
     ///
     /// # Errors
     ///

@@ -87,19 +87,30 @@ impl Memcg {
             lowest: None,
             unreadable: None,
         };
+        let (mut denied, mut nr_read) = (None, 0);
         for file in self.limit_files(&mut read.unreadable) {
             let text = match self.read(&file) {
                 Ok(text) => text,
                 // Not every cgroup has limits: the root has none.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // For good, as for a part of the hierarchy that the process may not see.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    denied = Some((file, error));
+                    continue;
+                }
                 Err(error) => {
                     read.unreadable = Some((file, error));
                     continue;
                 }
             };
+            nr_read += 1;
             let limit = parse_limit(text.trim()).map(|bytes| MemoryLimit { bytes, file });
             let limits = read.lowest.into_iter().chain(limit);
             read.lowest = limits.min_by_key(|limit| limit.bytes);
+        }
+        if nr_read == 0 {
+            // All of it: the program has locked itself in.
+            read.unreadable = read.unreadable.or(denied);
         }
         read
     }
