@@ -305,3 +305,63 @@ fn threads_that_set_the_same_capacity_at_once_leave_it_and_its_frames() {
     });
     assert_empty(&hw);
 }
+
+/// Returns the flags of the mapping that an address lies in (`VmFlags` of smaps).
+#[cfg(target_os = "linux")]
+fn flags_of(address: usize) -> Vec<String> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let mut is_in = false;
+    for line in smaps.lines() {
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        let range = range.map(|(start, end)| [start, end].map(|it| usize::from_str_radix(it, 16)));
+        if let Some([Ok(start), Ok(end)]) = range {
+            is_in = (start..end).contains(&address);
+        }
+        if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_in) {
+            return flags.split_whitespace().map(Into::into).collect();
+        }
+    }
+    panic!("{address:#x} is in no mapping");
+}
+
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn what_a_smaller_capacity_gave_back_is_not_made_a_huge_page_again() {
+    // Goal: the system makes no huge pages (`khugepaged`) of areas of which a part was given back,
+    // and of all again once the pool is whole. Method: a full pool of 8 MiB shrinks by a part that
+    // is no multiple of 2 MiB; what the system was told is in smaps.
+    let hw = manager(2048);
+    let (file, map) = mapped(&hw, &TestFile::new(2048), Access::ReadOnly);
+    let read = |page: u64| {
+        let guard = hw.enter();
+        map.read(&guard, page).map(|bytes| bytes.as_ptr().addr())
+    };
+    let flags = || {
+        let pages = (0..2048).filter_map(|page| {
+            let guard = hw.enter();
+            map.try_read(&guard, page)
+                .map(|bytes| bytes.as_ptr().addr())
+        });
+        let areas: std::collections::BTreeSet<usize> = pages.map(|at| at >> 21 << 21).collect();
+        areas.into_iter().map(flags_of).collect::<Vec<_>>()
+    };
+    (0..2048).for_each(|page| _ = read(page).expect("it fits"));
+    let has = |flags: &[String], wanted: &str| flags.iter().any(|flag| flag == wanted);
+    if !flags().iter().all(|flags| has(flags, "hg")) {
+        return println!("skipped: the system has no huge pages");
+    }
+    for pages in [1000, 900] {
+        hw.set_capacity(Pages(pages).bytes())
+            .expect("clean pages are evicted");
+        let shrunk = flags();
+        assert!(shrunk.iter().any(|flags| has(flags, "nh")), "{shrunk:?}");
+    }
+    hw.set_capacity(Pages(2048).bytes()).expect("as before");
+    let grown = flags();
+    assert!(grown.iter().all(|flags| has(flags, "hg")), "{grown:?}");
+    drop((map, file));
+    assert_empty(&hw);
+}

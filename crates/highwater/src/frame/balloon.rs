@@ -20,9 +20,11 @@
 //! Source: `virtio_balloon` of Linux, by which a host takes memory from a guest. Deviation: the
 //! pool inflates it for itself, in the largest blocks there are.
 
+use std::collections::BTreeSet;
+
 use super::backend::Wait;
 use super::{FramePool, Watermarks};
-use crate::memmap::Block;
+use crate::memmap::{Block, FrameMemory, HUGE_FRAMES, HugePages};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{CpuId, Order, Pages, Pfn};
@@ -32,6 +34,9 @@ static TURNS_LOCK: LockClass = LockClass::new("balloon turns", Rank::Balloon);
 
 /// Blocks taken at once. Chosen: of the largest, 256 MiB.
 const BATCH: usize = 64;
+/// Most areas for which huge pages are turned off one by one. Chosen: each may divide a mapping in
+/// three, and the system allows a process 65,530.
+const MIXED_MAX: usize = 512;
 /// Frames that a trim withholds at once: the largest block.
 const TRIMMED_AT_ONCE: u32 = 1 << Order::MAX.get();
 
@@ -40,10 +45,47 @@ const TRIMMED_AT_ONCE: u32 = 1 << Order::MAX.get();
 pub(super) struct Balloon {
     blocks: Mutex<Vec<Block>>,
     /// Held by the thread that moves frames to reach a goal.
-    turns: Mutex<()>,
+    turns: Mutex<MixedAreas>,
     /// Trims under way. Written by: trims. Read by: requests that found no frame. Publishes:
     /// nothing: a request that reads 0 while a trim begins or ends looks for a frame again.
     nr_trims: AtomicU32,
+}
+
+/// Areas of 2 MiB of which a part is out of the pool. The system must make no huge pages of them
+/// (`khugepaged`): that would commit this part again, without an access.
+#[derive(Debug, Default)]
+struct MixedAreas {
+    /// Those where huge pages are unwanted.
+    unwanted: BTreeSet<u32>,
+    /// Whether they are unwanted everywhere.
+    are_all: bool,
+}
+
+impl MixedAreas {
+    /// Brings the system's advice up to date with the areas that are mixed now.
+    fn update(&mut self, mixed: BTreeSet<u32>, memory: &FrameMemory) {
+        let all = 0..u32::MAX;
+        if mixed.is_empty() {
+            if !self.unwanted.is_empty() {
+                memory.set_huge(all, HugePages::Wanted);
+            }
+            *self = Self::default();
+            return;
+        }
+        let new: Vec<u32> = mixed.difference(&self.unwanted).copied().collect();
+        self.unwanted.extend(&new);
+        if self.are_all {
+            return;
+        }
+        if self.unwanted.len() > MIXED_MAX {
+            memory.set_huge(all, HugePages::Unwanted);
+            self.are_all = true;
+            return;
+        }
+        for area in new {
+            memory.set_huge(area..area + 1, HugePages::Unwanted);
+        }
+    }
 }
 
 /// One trim, while it withholds frames.
@@ -77,7 +119,7 @@ impl Balloon {
     pub(super) fn new() -> Self {
         Self {
             blocks: Mutex::new(&BALLOON_LOCK, Vec::new()),
-            turns: Mutex::new(&TURNS_LOCK, ()),
+            turns: Mutex::new(&TURNS_LOCK, MixedAreas::default()),
             nr_trims: AtomicU32::new(0),
         }
     }
@@ -88,6 +130,15 @@ impl Balloon {
 
     fn pop(&self) -> Option<Block> {
         self.blocks.lock().pop()
+    }
+
+    /// Returns the areas of 2 MiB of which a part is out of the pool.
+    fn mixed(&self) -> BTreeSet<u32> {
+        let blocks = self.blocks.lock();
+        let parts = blocks
+            .iter()
+            .filter(|block| block.order().pages().0 < u64::from(HUGE_FRAMES));
+        parts.map(|block| block.pfn().0 / HUGE_FRAMES).collect()
     }
 
     fn pages(&self) -> Pages {
@@ -105,11 +156,15 @@ impl FramePool {
     ///
     /// As [`inflate`](Self::inflate) and [`deflate`](Self::deflate).
     pub(crate) fn manage(&self, goal: impl FnOnce() -> Pages, leaving: Leaving) -> Pages {
-        let _turn = self.balloon.turns.lock();
+        let mut mixed = self.balloon.turns.lock();
         let (goal, managed) = (goal(), self.managed());
-        self.deflate(goal.saturating_sub(managed));
+        let back = self.deflate(goal.saturating_sub(managed));
         let over = managed.saturating_sub(goal);
-        over - self.inflate(over, leaving)
+        let taken = self.inflate(over, leaving);
+        if back + taken > Pages::ZERO {
+            mixed.update(self.balloon.mixed(), &self.stock.memory);
+        }
+        over - taken
     }
 
     /// Takes up to `pages` free frames out of the pool and gives their memory back to the system;

@@ -4,9 +4,11 @@
 //! Only the owner of a frame may do that, as it has the only right to the bytes. So neither
 //! borrowed nor free frames change.
 
+use std::ops::Range;
+
 use super::block::Block;
 use super::frames::{Frame, FrameMemory};
-use super::reservation::Reservation;
+use super::reservation::{HugePages, Reservation};
 use crate::units::{Order, Pages, Pfn};
 
 /// Maximum number of frames for one system call.
@@ -40,6 +42,12 @@ impl FrameMemory {
             rest = others;
         }
         given
+    }
+
+    /// Tells the system whether to use huge pages in some areas of
+    /// [`HUGE_FRAMES`](super::HUGE_FRAMES), by their numbers. Best effort; changes no contents.
+    pub(crate) fn set_huge(&self, areas: Range<u32>, huge: HugePages) {
+        self.reservation.set_huge(areas, huge);
     }
 
     /// As [`decommit_all`](Self::decommit_all), for the frames of a block.

@@ -60,6 +60,7 @@ pub use latched::{FrameRead, FrameWrite, Glimpse, LATCH_LOCK, LatchTurn, MemoryR
 pub(crate) use membarrier::Membarrier;
 #[cfg(any(not(target_os = "linux"), loom, miri))]
 pub(crate) use no_ring::{NoBell as Bell, NoRing as FrameRing};
+pub(crate) use reservation::{HUGE_FRAMES, HugePages};
 pub use reservation::{MapError, Reservation};
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 pub(crate) use ring::{Bell, FrameRing};

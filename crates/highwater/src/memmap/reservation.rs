@@ -4,6 +4,7 @@
 //! is first touched, in huge pages where it can ([`HUGE_BYTES`] alignment, `MADV_HUGEPAGE`).
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use thiserror::Error;
@@ -12,6 +13,18 @@ use crate::units::{Bytes, PAGE_BYTES, PAGE_SIZE, Pages, Pfn};
 
 /// Size and alignment of a huge page on x86-64 and most ARM systems.
 const HUGE_BYTES: usize = 2 << 20;
+/// Frames of such an area.
+pub(crate) const HUGE_FRAMES: u32 = 512;
+const _: () = assert!(HUGE_FRAMES as usize * PAGE_SIZE == HUGE_BYTES);
+
+/// Whether the system is to use huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HugePages {
+    /// Where it can, also later (`khugepaged`).
+    Wanted,
+    /// In no place that has none.
+    Unwanted,
+}
 
 /// Reserving or releasing memory failed.
 #[derive(Debug, Error)]
@@ -135,7 +148,7 @@ impl Reservation {
             mapping,
             mapping_len,
         };
-        let _is_huge = reservation.advise(0, len, libc::MADV_HUGEPAGE); // best effort
+        reservation.advise_huge(0..len, HugePages::Wanted);
         Ok(reservation)
     }
 
@@ -246,12 +259,30 @@ impl Reservation {
         unsafe { self.base.add(pfn.index() * PAGE_SIZE) }
     }
 
+    /// Tells the system whether to use huge pages in some areas of 2 MiB, by their numbers; those
+    /// behind the end are ignored. Best effort.
+    pub(super) fn set_huge(&self, areas: Range<u32>, huge: HugePages) {
+        let len = self.pages as usize * PAGE_SIZE;
+        let [start, end] = [areas.start, areas.end].map(|at| len.min(at as usize * HUGE_BYTES));
+        self.advise_huge(start..end, huge);
+    }
+
+    fn advise_huge(&self, bytes: Range<usize>, huge: HugePages) {
+        let advice = match huge {
+            HugePages::Wanted => libc::MADV_HUGEPAGE,
+            HugePages::Unwanted => libc::MADV_NOHUGEPAGE,
+        };
+        if !bytes.is_empty() {
+            _ = self.advise(bytes.start, bytes.len(), advice);
+        }
+    }
+
     /// Gives advice about part of the range; returns whether the system accepts it.
     fn advise(&self, offset: usize, len: usize, advice: libc::c_int) -> bool {
         // SAFETY: callers pass offsets inside the range.
         let start = unsafe { self.base.add(offset) };
-        // SAFETY: the bytes belong to this mapping; `MADV_HUGEPAGE` changes no contents, and
-        // the others are only passed by `release`, whose caller has exclusive use.
+        // SAFETY: the bytes belong to this mapping; `MADV_HUGEPAGE` and `MADV_NOHUGEPAGE` change no
+        // contents, and the others are only passed by `release`, whose caller has exclusive use.
         unsafe { libc::madvise(start.as_ptr().cast(), len, advice) == 0 }
     }
 }
