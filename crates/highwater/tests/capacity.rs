@@ -335,10 +335,6 @@ fn what_a_smaller_capacity_gave_back_is_not_made_a_huge_page_again() {
     // is no multiple of 2 MiB; what the system was told is in smaps.
     let hw = manager(2048);
     let (file, map) = mapped(&hw, &TestFile::new(2048), Access::ReadOnly);
-    let read = |page: u64| {
-        let guard = hw.enter();
-        map.read(&guard, page).map(|bytes| bytes.as_ptr().addr())
-    };
     let flags = || {
         let pages = (0..2048).filter_map(|page| {
             let guard = hw.enter();
@@ -348,7 +344,7 @@ fn what_a_smaller_capacity_gave_back_is_not_made_a_huge_page_again() {
         let areas: std::collections::BTreeSet<usize> = pages.map(|at| at >> 21 << 21).collect();
         areas.into_iter().map(flags_of).collect::<Vec<_>>()
     };
-    (0..2048).for_each(|page| _ = read(page).expect("it fits"));
+    (0..2048).for_each(|page| _ = map.read(&hw.enter(), page).expect("it fits"));
     let has = |flags: &[String], wanted: &str| flags.iter().any(|flag| flag == wanted);
     if !flags().iter().all(|flags| has(flags, "hg")) {
         return println!("skipped: the system has no huge pages");

@@ -18,7 +18,7 @@ use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 use highwater::{
     Access, Background, Backing, File, Limits, Manager, Pages, ReadError, ReadPattern,
 };
-use support::{assert_empty, first_word, manager};
+use support::{assert_empty, fill_each, first_word, manager};
 
 /// Pages that begin with their number, and a record of the calls. Can fail from a given page on.
 #[derive(Debug)]
@@ -67,15 +67,7 @@ impl Backing for Recorder {
 
     fn read_pages(&self, FilePage(first): FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         self.calls.lock().unwrap().push((first, bufs.len() as u64));
-        let mut done = 0;
-        for (page, buf) in (first..).zip(bufs) {
-            match self.fill(page, buf) {
-                Ok(got) => done += got,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        fill_each(first, bufs, |page, buf| self.fill(page, buf))
     }
 
     fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {

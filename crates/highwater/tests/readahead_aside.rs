@@ -4,6 +4,7 @@
 
 #![cfg(not(miri))]
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
+#![expect(clippy::print_stderr, reason = "a test that skips something says so")]
 
 mod support;
 
@@ -17,7 +18,7 @@ use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
 use highwater::{
     Access, Background, Backing, Bytes, File, Group, Limits, Manager, Mapping, ReadError,
 };
-use support::{TestFile, assert_empty, first_word};
+use support::{TestFile, assert_empty, fill_each, first_word};
 
 const PAGES: u64 = 20_000;
 
@@ -111,15 +112,7 @@ impl Backing for Storage {
 
     fn read_pages(&self, FilePage(first): FilePage, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         self.note(first);
-        let mut done = 0;
-        for (page, buf) in (first..).zip(bufs) {
-            match self.fill(page, buf) {
-                Ok(got) => done += got,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        Ok(done)
+        fill_each(first, bufs, |page, buf| self.fill(page, buf))
     }
 
     fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
@@ -417,18 +410,24 @@ fn a_group_may_go_while_its_window_is_in_flight() {
     assert_empty(&hw);
 }
 
+/// Returns a new file with `bytes`, opened past the kernel's cache; `None` where that cannot be.
+fn direct(hw: &Manager, bytes: &[u8]) -> Option<(tempfile::NamedTempFile, File)> {
+    let mut temporary = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    temporary.write_all(bytes).unwrap();
+    temporary.as_file().sync_all().unwrap();
+    let opened = hw.open_direct(temporary.path());
+    let opened = opened.inspect_err(|error| eprintln!("skipped: no direct I/O here: {error}"));
+    Some((temporary, opened.ok()?))
+}
+
 // Goal: a window that a blocking read opens within `block_on` is read although the thread does not
 // come back to the ring. Method: the poll reads up to the mark, and then waits for the counter.
 #[test]
 fn a_driver_that_reads_in_order_is_read_ahead_at_once() {
-    let mut temporary = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    temporary.write_all(&vec![7; 64 * PAGE_SIZE]).unwrap();
-    temporary.as_file().sync_all().unwrap();
     let builder = Manager::builder().capacity(Bytes::mib(16));
     let hw = builder.background(Background::Thread).build().unwrap();
-    let file = match hw.open_direct(temporary.path()) {
-        Ok(file) => file,
-        Err(error) => return eprintln!("skipped: no direct I/O here: {error}"),
+    let Some((_temporary, file)) = direct(&hw, &[7; 64 * PAGE_SIZE]) else {
+        return;
     };
     let map = hw.space(&hw.root()).map_file(&file, 0..64).unwrap();
     hw.block_on(async {
@@ -458,9 +457,6 @@ fn a_driver_that_reads_in_order_is_read_ahead_at_once() {
 fn scans_of_many_threads_read_the_files_bytes() {
     let mut bytes = vec![0; 1024 * PAGE_SIZE];
     fastrand::Rng::with_seed(7).fill(&mut bytes);
-    let mut temporary = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    temporary.write_all(&bytes).unwrap();
-    temporary.as_file().sync_all().unwrap();
     let builder = || {
         let builder = Manager::builder().capacity(Bytes::mib(1));
         builder.background(Background::Thread)
@@ -470,9 +466,8 @@ fn scans_of_many_threads_read_the_files_bytes() {
         ("threads", builder().without_io_uring()),
     ] {
         let hw = builder.build().unwrap();
-        let file = match hw.open_direct(temporary.path()) {
-            Ok(file) => file,
-            Err(error) => return eprintln!("skipped: no direct I/O here: {error}"),
+        let Some((_temporary, file)) = direct(&hw, &bytes) else {
+            return;
         };
         let map = hw.space(&hw.root()).map_file(&file, 0..1024).unwrap();
         thread::scope(|scope| {

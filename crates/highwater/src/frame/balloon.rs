@@ -51,39 +51,30 @@ pub(super) struct Balloon {
     nr_trims: AtomicU32,
 }
 
-/// Areas of 2 MiB of which a part is out of the pool. The system must make no huge pages of them
-/// (`khugepaged`): that would commit this part again, without an access.
+/// Areas of 2 MiB where huge pages are unwanted, because a part was out of the pool: the system
+/// would commit it again without an access (`khugepaged`). Unwanted everywhere if they are more
+/// than [`MIXED_MAX`].
 #[derive(Debug, Default)]
-struct MixedAreas {
-    /// Those where huge pages are unwanted.
-    unwanted: BTreeSet<u32>,
-    /// Whether they are unwanted everywhere.
-    are_all: bool,
-}
+struct MixedAreas(BTreeSet<u32>);
 
 impl MixedAreas {
     /// Brings the system's advice up to date with the areas that are mixed now.
     fn update(&mut self, mixed: BTreeSet<u32>, memory: &FrameMemory) {
-        let all = 0..u32::MAX;
+        let (all, before) = (0..u32::MAX, self.0.len());
         if mixed.is_empty() {
-            if !self.unwanted.is_empty() {
+            if before > 0 {
                 memory.set_huge(all, HugePages::Wanted);
             }
-            *self = Self::default();
-            return;
+            return self.0.clear();
         }
-        let new: Vec<u32> = mixed.difference(&self.unwanted).copied().collect();
-        self.unwanted.extend(&new);
-        if self.are_all {
-            return;
-        }
-        if self.unwanted.len() > MIXED_MAX {
+        let new: Vec<u32> = mixed.difference(&self.0).copied().collect();
+        self.0.extend(&new);
+        if self.0.len() <= MIXED_MAX {
+            for area in new {
+                memory.set_huge(area..area + 1, HugePages::Unwanted);
+            }
+        } else if before <= MIXED_MAX {
             memory.set_huge(all, HugePages::Unwanted);
-            self.are_all = true;
-            return;
-        }
-        for area in new {
-            memory.set_huge(area..area + 1, HugePages::Unwanted);
         }
     }
 }

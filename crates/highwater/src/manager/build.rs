@@ -82,7 +82,6 @@ impl Builder {
                 grace: self.grace,
                 timer: self.timer,
                 engine: self.engine,
-                background: self.background,
                 recorder: match self.recorder {
                     Some((path, config)) => Some(Recorder::create(&path, config, cpus)?),
                     None => None,

@@ -7,8 +7,8 @@
 //!
 //! Shrinking goes from charges to frames: install the maximum, reclaim until usage fits, then
 //! inflate the balloon and return its memory to the system. Growing goes the other way round, so
-//! that every page that may be charged has a frame. Threads that resize at once bring the
-//! pool to the root's current maximum in turn, and each checks again afterwards.
+//! that every page that may be charged has a frame. Threads that resize at once bring the pool to
+//! the root's current maximum in turn, and each checks again afterwards.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -83,10 +83,8 @@ impl CapacityRange {
     /// Returns whether the cgroup's limit makes the target lower than what was requested.
     fn is_limited(&self, target: Bytes) -> bool {
         // Relaxed: see the field.
-        target
-            < Bytes(self.wanted.load(Ordering::Relaxed))
-                .pages_floor()
-                .bytes()
+        let wanted = Bytes(self.wanted.load(Ordering::Relaxed));
+        target < wanted.pages_floor().bytes()
     }
 
     /// Returns the target: the requested capacity, or the one that the cgroup limit allows if that
@@ -103,9 +101,7 @@ impl CapacityRange {
             false => target,
         }
     }
-}
 
-impl CapacityRange {
     /// Returns the limit of a cgroup. If a part cannot be read (no descriptor is left, or the
     /// program has locked itself in), no higher one than before: the pool must not grow then.
     fn limit_of(&self, memcg: &Memcg) -> Bytes {

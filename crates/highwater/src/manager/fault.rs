@@ -215,7 +215,7 @@ impl Core {
     /// takes 1.7 times as long where another thread makes it.
     fn reads_aside(&self, file: &FileEntry) -> bool {
         let is_buffered = file.system_file().is_some_and(|it| !it.is_direct());
-        self.has_threads() && !is_buffered
+        !is_buffered && self.wakeup.has_thread()
     }
 
     /// Reads the missing pages of a window, as far as memory and storage allow.

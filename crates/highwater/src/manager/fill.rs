@@ -279,8 +279,8 @@ impl<'a> Fills<'a> {
     /// Flags the pages that no call has asked for, which are those from `ahead` on, and pays.
     fn flag_from(&self, ahead: FilePage) {
         let unasked = self.filling.iter().filter(|page| page.page() >= ahead);
-        unasked.for_each(|page| self.core.cache.flag_filling(page, PageFlag::Ahead));
-        self.source.file.note_ahead(self.nr_unasked(&self.filling));
+        let flagged = unasked.inspect(|page| self.core.cache.flag_filling(page, PageFlag::Ahead));
+        self.source.file.note_ahead(flagged.count());
     }
 
     /// Returns how many of the pages no call has asked for.

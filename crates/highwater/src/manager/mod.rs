@@ -215,7 +215,6 @@ pub(crate) struct Core {
     /// Files closed while some of their pages could not be evicted.
     closing: Mutex<Vec<Arc<FileEntry>>>,
     io: Io,
-    background: Background,
     paths: OpenPaths<OpenFile>,
     recorder: Option<Recorder>,
 }
@@ -235,7 +234,6 @@ struct Parts {
     grace: Duration,
     timer: Option<Timer>,
     engine: IoEngine,
-    background: Background,
     recorder: Option<Recorder>,
 }
 
@@ -310,7 +308,6 @@ impl Core {
             grace,
             timer,
             engine,
-            background,
             recorder,
         } = parts;
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
@@ -362,15 +359,9 @@ impl Core {
             grace,
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
             io: Io::new(engine),
-            background,
             paths: OpenPaths::new(),
             recorder,
         })
-    }
-
-    /// Returns whether the manager was built with threads of its own.
-    fn has_threads(&self) -> bool {
-        self.background == Background::Thread
     }
 
     /// Returns the CPU whose lists and tokens this thread uses: a hint, possibly stale.

@@ -55,6 +55,24 @@ impl TestFile {
     }
 }
 
+/// Fills neighbouring pages by `fill`, as [`Backing::read_pages`] does: up to the first error,
+/// which is returned if it is about the first page.
+pub(crate) fn fill_each(
+    first: u64,
+    bufs: &mut [&mut [u8]],
+    fill: impl Fn(u64, &mut [u8]) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut done = 0;
+    for (page, buf) in (first..).zip(bufs) {
+        match fill(page, buf) {
+            Ok(got) => done += got,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
 fn pause(us: &AtomicU64) {
     let us = us.load(Ordering::Relaxed);
     if us > 0 {

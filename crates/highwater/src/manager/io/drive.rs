@@ -181,13 +181,16 @@ impl Manager {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            // Also where the future has woken itself, or reads would wait for as long as it does.
-            let mut has_landed = core.pump_reads();
-            while !signal.take() {
+            loop {
+                // Also where the future has woken itself, or reads would wait for as long as it
+                // does.
+                let has_landed = core.pump_reads();
+                if signal.take() {
+                    break;
+                }
                 if !has_landed {
                     core.sleep_in_ring(&signal);
                 }
-                has_landed = core.pump_reads();
             }
         }
     }
