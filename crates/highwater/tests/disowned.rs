@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use highwater::lab::percpu::Regime;
-use highwater::{Bytes, Group, Limits, Manager};
+use highwater::{Bytes, Charge, Group, Limits, Manager};
 
 fn managed(regime: Regime, max: Bytes) -> (Manager, Group) {
     let built = Manager::builder()
@@ -32,9 +32,13 @@ fn threads_share_bytes_that_no_charge_counts() {
             for _ in 0..20_000 {
                 let bytes = random.u64(1..300_000);
                 if random.bool() {
-                    if let Ok(charge) = group.try_charge(Bytes(bytes)) {
+                    let charged = match random.bool() {
+                        true => group.try_charge_disowned(Bytes(bytes)).is_ok(),
+                        false => group.try_charge(Bytes(bytes)).map(Charge::disown).is_ok(),
+                    };
+                    if charged {
                         // Relaxed: returned bytes were added before, by the same word.
-                        balance.fetch_add(charge.disown().0, Ordering::Relaxed);
+                        balance.fetch_add(bytes, Ordering::Relaxed);
                     }
                 } else {
                     let less = |held: u64| Some(held - held.min(bytes));
@@ -85,10 +89,43 @@ fn a_charge_that_only_tries_asks_nothing_of_others() {
         });
         hw.on_exhausted(|victim| panic!("{victim:?}"));
         assert!(group.try_charge(Bytes(1)).is_err());
+        assert!(group.try_charge_disowned(Bytes(1)).is_err());
         assert_eq!(asked.load(Ordering::Relaxed), 0);
         drop(group.charge(Bytes(1)).unwrap());
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         drop(group.try_charge(Bytes::mib(1)).unwrap());
+    }
+}
+
+#[test]
+fn groups_in_turn_are_charged_without_a_charge_to_keep() {
+    // Goal: with more groups than a CPU has chain words, each step of a disowned charge and of its
+    // return finds the right words, and no tenth byte is granted where there is room for nine.
+    // Method: rounds over 40 groups of nine bytes each, which fill and empty them.
+    for regime in [Regime::Restartable, Regime::Atomic] {
+        let (hw, parent) = managed(regime, Bytes::mib(1));
+        let groups: Vec<_> = (0..40)
+            .map(|nth| {
+                parent
+                    .child(&format!("{nth}"), Limits::max(Bytes(9)))
+                    .unwrap()
+            })
+            .collect();
+        for round in 0..1_000_u64 {
+            let bytes = Bytes(1 + round % 9);
+            for group in &groups {
+                group.try_charge_disowned(bytes).unwrap();
+                assert!(group.try_charge_disowned(Bytes(10 - bytes.0)).is_err());
+            }
+            assert_eq!(parent.usage_precise(), Bytes(40 * bytes.0), "{regime:?}");
+            groups.iter().for_each(|group| group.uncharge(bytes));
+        }
+        let [last, ..] = &groups[..] else { return };
+        last.try_charge_disowned(Bytes(5)).unwrap();
+        last.remove().unwrap();
+        assert!(last.try_charge_disowned(Bytes(1)).is_err(), "it is removed");
+        last.uncharge(Bytes(5));
+        assert_eq!(hw.root().usage_precise(), Bytes::ZERO, "{regime:?}");
     }
 }
 

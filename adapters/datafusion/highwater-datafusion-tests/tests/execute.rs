@@ -4,12 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use datafusion::arrow::array::{Int32Array, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
 use highwater::group::Limits;
 use highwater::{Bytes, Manager};
-use highwater_datafusion::{Options, Retry, Tenant, runtime_for};
+use highwater_datafusion::{Options, Retry, Stopped, Tenant, runtime_for};
 use highwater_datafusion_tests::{answer, context};
 
 const ROWS: u64 = 20_000;
@@ -61,6 +66,78 @@ async fn a_query_whose_first_attempt_is_refused_delivers_every_row() {
     assert_eq!(rows, ROWS);
     drop(stream);
     assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+/// A stream of these batches, with one number a row.
+fn stream_of(batches: Vec<Result<usize>>) -> SendableRecordBatchStream {
+    let field = Field::new("number", DataType::Int32, false);
+    let schema = Arc::new(Schema::new(vec![field]));
+    let of = Arc::clone(&schema);
+    let batches = batches.into_iter().map(move |rows| {
+        let numbers: Int32Array = (0..).take(rows?).collect();
+        Ok(RecordBatch::try_new(
+            Arc::clone(&of),
+            vec![Arc::new(numbers)],
+        )?)
+    });
+    let stream = futures::stream::iter(batches.collect::<Vec<_>>());
+    Box::pin(RecordBatchStreamAdapter::new(schema, stream))
+}
+
+// Symptom: a batch without rows ended the time in which a refused query runs again.
+#[tokio::test]
+async fn a_query_runs_again_until_it_has_delivered_a_row() {
+    let (_hw, tenant) = tenant(Bytes::mib(8));
+    let mut attempts = 0;
+    let refused = || DataFusionError::ResourcesExhausted("no room".into());
+    let stream = tenant.execute(Retry::default(), |_pool| {
+        attempts += 1;
+        let batches = match attempts {
+            1 => vec![Ok(0), Err(refused())],
+            _ => vec![Ok(0), Ok(0), Ok(3), Ok(0), Ok(2), Err(refused())],
+        };
+        async { Ok(stream_of(batches)) }
+    });
+    let delivered: Vec<_> = stream.await.expect("the second").collect().await;
+    let rows = delivered
+        .iter()
+        .map(|it| it.as_ref().ok().map(RecordBatch::num_rows));
+    let expected = [0, 0, 3, 0, 2].map(Some).into_iter().chain([None]);
+    assert_eq!(rows.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    assert_eq!(attempts, 2);
+    let empty = tenant.execute(Retry::never(), |_pool| async { Ok(stream_of(vec![Ok(0)])) });
+    assert_eq!(empty.await.expect("no error").count().await, 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_is_stopped_says_so() {
+    let (hw, tenant) = tenant(Bytes::mib(8));
+    let mut running = None;
+    let stream = tenant.execute(Retry::default(), |pool| {
+        running = Some(Arc::clone(&pool));
+        let pool: Arc<dyn MemoryPool> = pool;
+        let join = MemoryConsumer::new("join").register(&pool);
+        let held = join.try_grow(1 << 20).map(|()| join);
+        async {
+            let held = held?;
+            let rows = stream_of(vec![Ok(1), Ok(1)]);
+            let schema = rows.schema();
+            let rows = rows.inspect(move |_| assert_eq!(held.size(), 1 << 20));
+            Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows)) as SendableRecordBatchStream)
+        }
+    });
+    let mut stream = stream.await.expect("there is room");
+    assert!(stream.next().await.is_some_and(|first| first.is_ok()));
+    let running = running.expect("it runs");
+    running.stop();
+    let Some(Err(DataFusionError::External(error))) = stream.next().await else {
+        panic!("it ends with the reason");
+    };
+    let stopped: &Stopped = error.downcast_ref().expect("it was stopped");
+    assert_eq!(stopped.query, "/a/query-0");
+    assert_eq!(stopped.usage, Bytes::mib(1));
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO, "its memory is free");
+    assert!(stream.next().await.is_none());
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -93,8 +93,8 @@ impl Admission {
     }
 
     /// Makes the first that waits look for room again: for a program that has returned memory of
-    /// the tenant, or of a group above it, other than through the pools of this crate, or has
-    /// raised a maximum.
+    /// the tenant, or of a group above it, other than through the pools of this crate, that has
+    /// raised a maximum, or whose charges no longer wait in line there.
     pub fn wake(&self) {
         let waker = self
             .queue
@@ -199,37 +199,48 @@ struct Admit {
 
 impl Admit {
     /// Tries to charge the reserve.
-    fn attempt(&mut self) -> Result<Option<Arc<HighwaterPool>>> {
+    fn attempt(&mut self, waker: &Waker) -> Result<Option<Arc<HighwaterPool>>> {
         let max = self.tenant.group().effective_max();
         let reserve = match self.reserve {
+            Reservation::Exactly(reserve) if reserve > max => {
+                return Err(never_admitted(&self.tenant, reserve, max));
+            }
             Reservation::Exactly(reserve) => reserve,
-            Reservation::AtMost(most) => most.min(self.tenant.most_for_one()),
+            Reservation::AtMost(most) => most.min(max),
         };
-        if reserve > max {
-            return Err(DataFusionError::ResourcesExhausted(format!(
-                "a query that reserves {} is never admitted: {} has {} at most; reserve less, or \
-                 raise the maximum (Group::set_max)",
-                size(reserve),
-                self.tenant.group().path(),
-                size(max),
-            )));
-        }
-        let mut pool = match self.pool.take() {
-            Some(pool) => pool,
-            None => HighwaterPool::of_query(self.tenant.query()),
-        };
-        if reserve == Bytes::ZERO {
-            return Ok(Some(Arc::new(pool)));
-        }
-        match pool.admit(reserve) {
-            Ok(()) => Ok(Some(Arc::new(pool))),
-            Err(Reason::NoGroup(error)) => Err(DataFusionError::ResourcesExhausted(error)),
-            Err(_) => {
-                self.pool = Some(pool);
-                Ok(None)
+        let pool = self.pool.take();
+        let mut pool = pool.unwrap_or_else(|| HighwaterPool::of_query(self.tenant.query()));
+        let mut admitted = pool.admit(reserve);
+        if let (Err(Reason::Room(_)), Reservation::AtMost(_)) = (&admitted, self.reserve) {
+            let most = self.tenant.most_for_one();
+            if most < reserve {
+                admitted = pool.admit(most);
             }
         }
+        match admitted {
+            Ok(()) => return Ok(Some(Arc::new(pool))),
+            Err(Reason::NoGroup(error)) => return Err(DataFusionError::ResourcesExhausted(error)),
+            Err(reason) if reason.is_of_a_moment() => waker.wake_by_ref(),
+            Err(_) => {}
+        }
+        self.pool = Some(pool);
+        Ok(None)
     }
+}
+
+fn never_admitted(tenant: &Tenant, reserve: Bytes, max: Bytes) -> DataFusionError {
+    let (path, reserve) = (tenant.group().path(), size(reserve));
+    DataFusionError::ResourcesExhausted(match max {
+        Bytes::ZERO => format!(
+            "a query that reserves {reserve} is never admitted: {path} was removed, or has a \
+             maximum of 0"
+        ),
+        max => format!(
+            "a query that reserves {reserve} is never admitted: {path} has {} at most; reserve \
+             less, or raise the maximum (Group::set_max)",
+            size(max)
+        ),
+    })
 }
 
 impl Future for Admit {
@@ -240,7 +251,7 @@ impl Future for Admit {
         let tenant = this.tenant.clone();
         let admission = tenant.admission();
         if this.waiting.is_none() && admission.is_empty() {
-            match this.attempt() {
+            match this.attempt(context.waker()) {
                 Ok(None) => {}
                 Ok(Some(pool)) => return Poll::Ready(Ok(pool)),
                 Err(error) => return Poll::Ready(Err(error)),
@@ -255,7 +266,7 @@ impl Future for Admit {
         if !admission.is_first(ticket) {
             return Poll::Pending;
         }
-        match this.attempt() {
+        match this.attempt(context.waker()) {
             Ok(None) => Poll::Pending,
             Ok(Some(pool)) => {
                 this.waiting = None;
@@ -277,7 +288,7 @@ impl Tenant {
     /// # Errors
     ///
     /// `ResourcesExhausted` if the reserve exceeds the maximum of the tenant or of an ancestor, or
-    /// the tenant was removed.
+    /// is not 0 and the tenant was removed.
     ///
     /// # Examples
     ///

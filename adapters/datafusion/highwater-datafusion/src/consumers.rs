@@ -46,8 +46,9 @@ pub(crate) struct Consumers {
     tables: [OnceLock<Box<[Slot]>>; TABLES],
 }
 
-/// One consumer's bytes.
+/// One consumer's bytes, on a line of their own.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Slot {
     /// The consumer's number plus one; 0 while the slot is free.
     /// Written by: register, unregister. Read by: every call. Publishes: that the bytes are 0.
@@ -106,10 +107,7 @@ impl Consumers {
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {
-        self.tables
-            .iter()
-            .filter_map(OnceLock::get)
-            .flat_map(|it| it)
+        self.tables.iter().filter_map(OnceLock::get).flatten()
     }
 }
 

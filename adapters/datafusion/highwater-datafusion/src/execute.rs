@@ -1,7 +1,8 @@
 //! Running a query: again, with more memory of its own, if it was refused before its first row.
 
+use std::collections::VecDeque;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
@@ -13,8 +14,9 @@ use futures::stream::{Stream, StreamExt};
 use highwater::Bytes;
 
 use crate::admission::Reservation;
-use crate::pool::{HighwaterPool, Stop};
-use crate::refusal::left;
+use crate::pool::HighwaterPool;
+use crate::refusal::Stopped;
+use crate::stop::Stop;
 use crate::tenant::Tenant;
 
 /// How often a query runs, and with what of its own.
@@ -74,7 +76,7 @@ fn is_exhausted(error: &DataFusionError) -> bool {
 
 impl Tenant {
     /// Runs a query, whose `attempt` plans it over a pool ([`runtime_for`](crate::runtime_for)) and
-    /// returns its stream; returns the stream once it has delivered a batch or ended. If an attempt
+    /// returns its stream; returns the stream once it has delivered a row or ended. If an attempt
     /// is refused memory before that, everything of it is dropped, and the query waits for memory
     /// of its own ([`Tenant::admit`]) and runs again. So a query that passes alone within its
     /// tenant's maximum is not refused before its first row, whatever its neighbours do.
@@ -84,7 +86,7 @@ impl Tenant {
     /// # Errors
     ///
     /// Those of the attempt, the last if it was refused memory; [`Stopped`](crate::Stopped) in an
-    /// `External` error if the query was a victim.
+    /// `External` error if the query was a victim, also of the stream.
     ///
     /// # Examples
     ///
@@ -110,9 +112,9 @@ impl Tenant {
         F: Future<Output = Result<SendableRecordBatchStream>>,
     {
         self.run(retry, |pool| {
-            let stop = Arc::clone(pool.stop_of());
+            let query = Running::of(&pool);
             let begun = attempt(pool);
-            async { Ok(started(begun.await?, stop).await?) }
+            async { started(begun.await?, query).await }
         })
         .await
     }
@@ -180,18 +182,6 @@ impl Tenant {
         let needed = peak.0.saturating_add(pool.most_refused());
         Reservation::AtMost(Bytes(needed.max(peak.0.saturating_mul(2))))
     }
-
-    /// Returns what a query can reserve when no other runs.
-    pub(crate) fn most_for_one(&self) -> Bytes {
-        left(self.group().effective_max(), self.outside())
-    }
-
-    /// Returns what the tenant uses outside its queries: that may never be returned.
-    fn outside(&self) -> Bytes {
-        let of_queries = self.group().children().into_iter();
-        let of_queries = of_queries.fold(Bytes::ZERO, |sum, it| sum + it.usage_precise());
-        left(self.group().usage_precise(), of_queries)
-    }
 }
 
 /// Runs an attempt until it ends or its query is stopped.
@@ -226,26 +216,58 @@ fn stopped(pool: &HighwaterPool) -> DataFusionError {
     DataFusionError::External(Box::new(pool.stopped()))
 }
 
-/// A stream whose first batch was polled, of a query that may be stopped.
+/// A stream whose first row was polled, of a query that may be stopped.
 struct Started {
     schema: SchemaRef,
-    first: Option<RecordBatch>,
+    first: VecDeque<RecordBatch>,
     /// Dropped when the query is stopped, so that its memory is free.
     rest: Option<SendableRecordBatchStream>,
-    stop: Arc<Stop>,
+    query: Running,
 }
 
-/// Polls the first batch.
+/// A query, without its pool: what it was admitted with is free when the stream has ended.
+struct Running {
+    stop: Arc<Stop>,
+    pool: Weak<HighwaterPool>,
+    path: String,
+}
+
+impl Running {
+    fn of(pool: &Arc<HighwaterPool>) -> Self {
+        Self {
+            stop: Arc::clone(pool.stop_of()),
+            pool: Arc::downgrade(pool),
+            path: pool.path(),
+        }
+    }
+
+    fn stopped(&self) -> DataFusionError {
+        let ended = || Stopped {
+            query: self.path.clone(),
+            usage: Bytes::ZERO,
+        };
+        let pool = self.pool.upgrade();
+        let stopped = pool.map_or_else(ended, |pool| pool.stopped());
+        DataFusionError::External(Box::new(stopped))
+    }
+}
+
+/// Polls batches up to the first row.
 async fn started(
     mut stream: SendableRecordBatchStream,
-    stop: Arc<Stop>,
+    query: Running,
 ) -> Result<SendableRecordBatchStream> {
-    let first = stream.next().await.transpose()?;
+    let schema = stream.schema();
+    let (mut first, mut has_rows) = (VecDeque::new(), false);
+    while !has_rows && let Some(batch) = stream.next().await.transpose()? {
+        has_rows = batch.num_rows() > 0;
+        first.push_back(batch);
+    }
     Ok(Box::pin(Started {
-        schema: stream.schema(),
-        rest: first.is_some().then_some(stream),
+        schema,
         first,
-        stop,
+        rest: has_rows.then_some(stream),
+        query,
     }))
 }
 
@@ -254,19 +276,22 @@ impl Stream for Started {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        if let Some(first) = this.first.take() {
+        if let Some(first) = this.first.pop_front() {
             return Poll::Ready(Some(Ok(first)));
         }
         let Some(rest) = &mut this.rest else {
             return Poll::Ready(None);
         };
-        this.stop.waker.register(context.waker());
-        if this.stop.is_stopped() {
-            this.rest = None;
-            let text = "the query was stopped so that others have memory".to_owned();
-            return Poll::Ready(Some(Err(DataFusionError::ResourcesExhausted(text))));
-        }
-        let polled = rest.poll_next_unpin(context);
+        let stop = &this.query.stop;
+        stop.waker.register(context.waker());
+        let polled = match stop.is_stopped() {
+            true => Poll::Ready(Some(Err(this.query.stopped()))),
+            false => rest.poll_next_unpin(context),
+        };
+        let polled = polled.map_err(|error| match stop.is_stopped() && is_exhausted(&error) {
+            true => this.query.stopped(),
+            false => error,
+        });
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
             // With it goes what the query was admitted with, also if this is kept.
             this.rest = None;

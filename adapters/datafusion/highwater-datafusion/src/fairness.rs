@@ -10,6 +10,7 @@ use highwater::Bytes;
 
 use crate::consumers::Slot;
 use crate::refusal::Reason;
+use crate::reserve::Reserve;
 use crate::tenant::Shared;
 
 /// How the consumers of a tenant that can spill share its memory.
@@ -41,23 +42,35 @@ pub(crate) fn share_of(bytes: Bytes, share: f64) -> Bytes {
 
 impl Shared {
     /// Checks whether a consumer that can spill may have `bytes` more, room permitting, by a
-    /// reservation that holds `held`. Of what its query was admitted with, `unused` bytes are
-    /// charged and not used.
+    /// reservation that holds `held`. What its query was admitted with is its own, up to the part
+    /// for operators that cannot spill.
     #[inline]
     pub(crate) fn may_have(
         &self,
         slot: &Slot,
         held: u64,
         bytes: u64,
-        unused: impl Fn() -> u64,
+        reserve: Option<&Reserve>,
     ) -> Result<(), Reason> {
         if self.options.fairness == Fairness::None || held <= self.floor_min() {
             return Ok(());
         }
-        self.may_have_more(slot.bytes(), held, bytes, unused())
+        let unused = reserve.map_or(0, Reserve::unused);
+        if let Some(reserve) = reserve
+            && reserve.used().saturating_add(bytes) <= self.ceiling(Bytes(reserve.bytes()))
+        {
+            return Ok(());
+        }
+        self.may_have_more(slot.bytes(), held, bytes, unused)
     }
 
-    /// As [`may_have`](Self::may_have), for one that holds more than the least floor.
+    /// Returns what consumers that can spill may use of so much.
+    fn ceiling(&self, max: Bytes) -> u64 {
+        share_of(max, 1.0 - self.options.unspillable_reserve).0
+    }
+
+    /// As [`may_have`](Self::may_have), for one that holds more than the least floor. Of what its
+    /// query was admitted with, `unused` bytes are charged and not used.
     #[cold]
     #[inline(never)]
     fn may_have_more(
@@ -67,8 +80,7 @@ impl Shared {
         bytes: u64,
         unused: u64,
     ) -> Result<(), Reason> {
-        let max = self.group.effective_max();
-        let ceiling = share_of(max, 1.0 - self.options.unspillable_reserve).0;
+        let ceiling = self.ceiling(self.group.effective_max());
         let floor = self
             .options
             .floor

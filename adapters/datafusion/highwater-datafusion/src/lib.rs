@@ -23,8 +23,8 @@
 //!   alone within its tenant's maximum does not fail because of its neighbours.
 //! - [`guard_sql`] refuses the statement by which a tenant would replace the pool.
 //!
-//! Nothing waits inside [`MemoryPool::try_grow`]: operators hold memory while they ask for more,
-//! and those that wait for each other never end.
+//! Nothing waits inside [`MemoryPool::try_grow`], except with [`OnFull::Victim`]: operators hold
+//! memory while they ask for more, and those that wait for each other never end.
 //!
 //! # Example
 //!
@@ -52,6 +52,7 @@
 //! [`MemoryPool::try_grow`]: datafusion_execution::memory_pool::MemoryPool::try_grow
 
 mod admission;
+mod alone;
 #[cfg(feature = "arrow")]
 mod arrow_pool;
 mod consumers;
@@ -61,6 +62,7 @@ mod guard;
 mod pool;
 mod refusal;
 mod reserve;
+mod stop;
 mod tenant;
 
 pub use admission::Admission;

@@ -1,9 +1,7 @@
 //! The pool of one query.
 
-use std::cell::Cell;
 use std::fmt;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use datafusion_common::Result;
@@ -11,7 +9,6 @@ use datafusion_execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
 use datafusion_execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use futures::task::AtomicWaker;
 use highwater::group::{ChildError, Limits};
 use highwater::{Bytes, Charge, ChargeFailed, Group, Manager, Victim};
 use parking_lot::Mutex;
@@ -20,6 +17,7 @@ use crate::admission;
 use crate::consumers::{ConsumerUse, Consumers};
 use crate::refusal::{Reason, Stopped, size};
 use crate::reserve::Reserve;
+use crate::stop::{Asking, OfQuery, Stop, is_query, stop_query};
 use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 
 /// The memory pool of one query: a group below its tenant's, exact to the byte.
@@ -47,24 +45,6 @@ pub struct HighwaterPool {
 
 /// Capacity that no machine has.
 const UNLIMITED: Bytes = Bytes(1 << 47);
-
-/// Whether a query is to stop.
-#[derive(Debug, Default)]
-pub(crate) struct Stop {
-    /// Written by: `stop`. Read by: calls of the query, `execute`. Publishes: nothing.
-    is_stopped: AtomicBool,
-    pub(crate) waker: AtomicWaker,
-}
-
-impl Stop {
-    pub(crate) fn is_stopped(&self) -> bool {
-        // Relaxed: what it causes need not be seen with it.
-        self.is_stopped.load(Ordering::Relaxed)
-    }
-}
-
-/// Attached to a query's group, so that a victim finds its pool.
-struct OfQuery(Arc<Stop>);
 
 impl HighwaterPool {
     pub(crate) fn of_query(query: QueryBuilder<'_>) -> Self {
@@ -156,9 +136,7 @@ impl HighwaterPool {
     /// Stops the query: all its calls are refused from now on, and
     /// [`Tenant::execute`] ends with [`Stopped`]. Its memory is free when its streams are dropped.
     pub fn stop(&self) {
-        // Relaxed: as in `is_stopped`.
-        self.stop.is_stopped.store(true, Ordering::Relaxed);
-        self.stop.waker.wake();
+        self.stop.stop();
     }
 
     /// Returns whether the query was stopped.
@@ -167,8 +145,9 @@ impl HighwaterPool {
         self.stop.is_stopped()
     }
 
-    /// Stops the query that is a victim; returns whether the victim is a query of this crate: for a
-    /// handler of [`Manager::on_exhausted`] or [`Group::on_exhausted`]. The groups of tenants with
+    /// Stops the query that is a victim, unless it is the one that asks for memory, which is
+    /// refused instead; returns whether the victim is a query of this crate: for a handler of
+    /// [`Manager::on_exhausted`] or [`Group::on_exhausted`]. The groups of tenants with
     /// [`OnFull::Victim`] have one.
     ///
     /// # Examples
@@ -183,15 +162,26 @@ impl HighwaterPool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stop_victim(victim: &Victim) -> bool {
-        stop_query(victim.group())
+        let group = victim.group();
+        if !is_query(group) {
+            return false;
+        }
+        if !stop_query(group) {
+            // Nothing waits for it to end.
+            group.exit_oom_victim();
+        }
+        true
     }
 
     /// Charges the reserve of a query that is being admitted.
     pub(crate) fn admit(&mut self, reserve: Bytes) -> Result<(), Reason> {
         debug_assert!(self.reserve.is_none(), "a query is admitted once");
+        if reserve == Bytes::ZERO {
+            return Ok(());
+        }
         let group = self.group().map_err(no_group)?;
-        let charge = group.try_charge(reserve).map_err(Reason::Room)?;
-        self.reserve = Some(Reserve::new(charge.disown().0));
+        group.try_charge_disowned(reserve).map_err(Reason::Room)?;
+        self.reserve = Some(Reserve::new(reserve.0));
         Ok(())
     }
 
@@ -213,14 +203,19 @@ impl HighwaterPool {
 
     fn make_group(&self) -> Result<Group, ChildError> {
         let tenant = self.tenant.group();
-        let named = tenant.child(&self.name, self.limits);
-        let group = match named {
-            Err(ChildError::InvalidName { .. }) => {
-                let number = self.name.rsplit('-').next().unwrap_or_default();
-                tenant.child(&format!("query-{number}"), self.limits)
+        let number = self.name.rsplit('-').next().unwrap_or_default();
+        let (mut name, mut nth) = (self.name.clone(), 0_u64);
+        let group = loop {
+            match tenant.child(&name, self.limits) {
+                Err(ChildError::InvalidName) => name = format!("query-{number}"),
+                // Of another `Tenant` of the group, or of the program.
+                Err(ChildError::DuplicateName { .. }) => {
+                    nth += 1;
+                    name = format!("query-{number}-{nth}");
+                }
+                made => break made?,
             }
-            made => made,
-        }?;
+        };
         let is_new = group.set_data(OfQuery(Arc::clone(&self.stop)));
         debug_assert!(is_new.is_ok(), "the group was made here");
         Ok(group)
@@ -230,14 +225,14 @@ impl HighwaterPool {
         self.group.get().and_then(|group| group.as_ref().ok())
     }
 
-    fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         match self.made() {
             Some(group) => group.path().to_string(),
             None => format!("{}/{}", self.tenant.group().path(), self.name),
         }
     }
 
-    fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         let strays = || {
             self.strays
                 .lock()
@@ -269,12 +264,15 @@ impl HighwaterPool {
         &self,
         group: &Group,
         bytes: u64,
-        charge: impl Fn(&Group, Bytes) -> Result<Charge, ChargeFailed>,
+        charge: impl Fn(&Group, Bytes) -> Result<(), ChargeFailed>,
     ) -> Result<(), ChargeFailed> {
-        let charge = |bytes| charge(group, Bytes(bytes)).map(|charge| _ = charge.disown());
+        let charge = |bytes| charge(group, Bytes(bytes));
         match &self.reserve {
             None => charge(bytes),
-            Some(reserve) => reserve.grow(bytes, charge, |bytes| group.uncharge(Bytes(bytes))),
+            Some(reserve) => reserve.grow(bytes, charge, |bytes| {
+                group.uncharge(Bytes(bytes));
+                admission::note_room();
+            }),
         }
     }
 
@@ -292,9 +290,9 @@ impl HighwaterPool {
             return self.charge(group, bytes, !consumer.can_spill());
         };
         if consumer.can_spill() {
-            let unused = || self.reserve.as_ref().map_or(0, Reserve::unused);
             let held = reservation.size() as u64;
-            self.shared().may_have(slot, held, bytes, unused)?;
+            self.shared()
+                .may_have(slot, held, bytes, self.reserve.as_ref())?;
         }
         self.charge(group, bytes, !consumer.can_spill() || slot.bytes() == 0)?;
         if slot.add(bytes) && consumer.can_spill() {
@@ -306,17 +304,22 @@ impl HighwaterPool {
     /// Charges; `is_urgent` if the query fails where this is refused.
     #[inline]
     fn charge(&self, group: &Group, bytes: u64, is_urgent: bool) -> Result<(), Reason> {
-        let Err(refusal) = self.take(group, bytes, Group::try_charge) else {
+        let Err(refusal) = self.take(group, bytes, Group::try_charge_disowned) else {
             return Ok(());
         };
         match self.shared().options.on_full {
-            OnFull::Victim if is_urgent => {
-                let _asking = Asking::begin(&self.stop);
-                self.take(group, bytes, Group::charge)
+            OnFull::Victim if is_urgent && self.fits_alone(bytes) => {
+                let _asking = Asking::begin(&self.stop, self.used());
+                self.take(group, bytes, |group, bytes| group.charge(bytes).map(disown))
             }
             _ => Err(refusal),
         }
         .map_err(Reason::Room)
+    }
+
+    /// Returns whether the query could have so much more if all others gave way.
+    fn fits_alone(&self, bytes: u64) -> bool {
+        self.used().saturating_add(bytes) <= self.limit().0
     }
 
     /// Counts and charges what cannot be refused.
@@ -328,12 +331,15 @@ impl HighwaterPool {
             let stray = self.tenant.group().force_charge(Bytes(bytes));
             return self.strays.lock().push(stray);
         };
-        if self.take(group, bytes, Group::try_charge).is_ok() {
+        if self.take(group, bytes, Group::try_charge_disowned).is_ok() {
             return;
         }
         // Relaxed: a statistic.
         self.shared().forced.fetch_add(bytes, Ordering::Relaxed);
-        let forced = self.take(group, bytes, |group, bytes| Ok(group.force_charge(bytes)));
+        let forced = self.take(group, bytes, |group, bytes| {
+            disown(group.force_charge(bytes));
+            Ok(())
+        });
         debug_assert!(forced.is_ok(), "a forced charge is not refused");
     }
 
@@ -367,44 +373,13 @@ impl HighwaterPool {
     }
 }
 
-thread_local! {
-    /// The query for which this thread asks for memory; handlers run on the thread that asks.
-    static ASKING: Cell<*const Stop> = const { Cell::new(ptr::null()) };
-}
-
-/// A query asks for memory, until dropped: it is not stopped for what it asks itself, because a
-/// refusal is enough.
-struct Asking(*const Stop);
-
-impl Asking {
-    fn begin(stop: &Arc<Stop>) -> Self {
-        Self(ASKING.replace(Arc::as_ptr(stop)))
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        ASKING.set(self.0);
-    }
-}
-
-/// Stops the query whose group this is, if it is one's, and not the one that asks.
-pub(crate) fn stop_query(group: &Group) -> bool {
-    let Some(OfQuery(stop)) = group.data() else {
-        return false;
-    };
-    if ASKING.get() == Arc::as_ptr(stop) {
-        return false;
-    }
-    group.mark_oom_victim();
-    // Relaxed: as in `is_stopped`.
-    stop.is_stopped.store(true, Ordering::Relaxed);
-    stop.waker.wake();
-    true
-}
-
 fn no_group(error: &ChildError) -> Reason {
     Reason::NoGroup(error.to_string())
+}
+
+/// Leaves the bytes of a charge to the counts of the pool.
+fn disown(charge: Charge) {
+    let _counted = charge.disown();
 }
 
 impl MemoryPool for HighwaterPool {

@@ -78,6 +78,15 @@ impl Reason {
         }
     }
 
+    /// Returns whether the same request may be granted the next moment, without any return of
+    /// memory.
+    pub(crate) fn is_of_a_moment(&self) -> bool {
+        let Self::Room(failed) = self else {
+            return false;
+        };
+        matches!(failed.refusal, ChargeError::Contended { .. })
+    }
+
     fn counts_in(&self, tenant: &Shared) {
         let counts = &tenant.refused;
         let count = match self {
@@ -85,7 +94,8 @@ impl Reason {
             Self::Room(failed) if matches!(failed.refusal, ChargeError::Behind { .. }) => {
                 &counts.behind
             }
-            _ => &counts.full,
+            Self::Room(_) => &counts.full,
+            Self::Stopped(_) | Self::NoGroup(_) => return,
         };
         // Relaxed: a statistic.
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

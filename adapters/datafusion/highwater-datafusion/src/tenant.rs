@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use highwater::group::Limits;
+use highwater::group::{ChildError, Limits};
 use highwater::{Bytes, Group};
 
 use crate::admission::Admission;
 use crate::fairness::Fairness;
-use crate::pool::{self, HighwaterPool};
+use crate::pool::HighwaterPool;
+use crate::stop::stop_query;
 
 /// Rules that the queries of a tenant share.
 #[derive(Clone, Debug)]
@@ -53,8 +54,13 @@ pub enum OnFull {
     /// Refuses.
     #[default]
     Refuse,
-    /// For a consumer that cannot spill or holds nothing: makes queries give way, as
-    /// [`Group::charge`] does, which may take some milliseconds of the calling thread.
+    /// For a consumer that cannot spill or holds nothing, whose request would fit if its query ran
+    /// alone: makes queries give way, as [`Group::charge`] does. That takes the calling thread some
+    /// milliseconds while other threads drop what the victims have, and at most the manager's grace
+    /// for each tenant that is asked (`Builder::grace`, 100 ms). On a runtime with one thread no
+    /// victim gives way meanwhile: use [`Refuse`](Self::Refuse) there.
+    ///
+    /// Of two queries that ask at once, the larger one gives way.
     ///
     /// [`Tenant::new`] sets two handlers of the tenant's group for that. The tenant that uses most
     /// above its protection ([`Limits::low`]) is asked first and stops its largest queries
@@ -108,7 +114,7 @@ pub struct TenantCounts {
     pub queries: u64,
     /// See `queries`.
     pub running: u64,
-    /// Calls refused for lack of room, for fairness, and because others waited.
+    /// Calls refused for lack of room, for fairness, and because others waited in line.
     pub refused_full: u64,
     /// See `refused_full`.
     pub refused_share: u64,
@@ -127,6 +133,9 @@ pub struct TenantCounts {
 impl Tenant {
     /// Makes a tenant of a group. The group should have a maximum; its ancestors may have lower
     /// ones. With [`OnFull::Victim`], sets the group's handlers.
+    ///
+    /// Make one for each group, and clone it: queries of another one are limited with these, but
+    /// wait in a queue of their own, and fairness does not count them.
     #[must_use]
     pub fn new(group: Group, options: Options) -> Self {
         let shared = Arc::new(Shared {
@@ -153,7 +162,6 @@ impl Tenant {
     }
 
     /// Begins the pool of a query.
-    #[must_use]
     pub fn query(&self) -> QueryBuilder<'_> {
         QueryBuilder {
             tenant: self,
@@ -214,7 +222,7 @@ impl Shared {
             if given >= want || usage == Bytes::ZERO {
                 break;
             }
-            if pool::stop_query(&group) {
+            if stop_query(&group) {
                 given += usage;
             }
         }
@@ -280,8 +288,14 @@ impl QueryBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// When the limits contradict each other.
-    pub fn build(self) -> Result<Arc<HighwaterPool>, highwater::group::ChildError> {
-        Ok(Arc::new(HighwaterPool::of_query(self)))
+    /// When the query has [limits](Self::limits) of its own, so that its group is made here, and it
+    /// cannot be made: the limits contradict each other, or the tenant's group was removed.
+    pub fn build(self) -> Result<Arc<HighwaterPool>, ChildError> {
+        let is_limited = self.limits != Limits::default();
+        let pool = HighwaterPool::of_query(self);
+        if is_limited {
+            pool.group().map_err(ChildError::clone)?;
+        }
+        Ok(Arc::new(pool))
     }
 }

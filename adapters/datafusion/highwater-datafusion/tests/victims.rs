@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use datafusion_common::{DataFusionError, Result};
-use datafusion_execution::memory_pool::MemoryPool;
+use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation};
 use futures::executor::block_on;
-use highwater::Bytes;
 use highwater::group::Limits;
-use highwater_datafusion::{HighwaterPool, OnFull, Options, Retry, Stopped};
+use highwater::{Bytes, Group};
+use highwater_datafusion::{HighwaterPool, OnFull, Options, Retry, Stopped, Tenant};
 
 use support::{MIB, holding, manager, query, spilling, tenant};
 
@@ -67,6 +67,42 @@ fn a_victim_is_told_and_gives_way() {
     });
     assert!(stopped.load(Ordering::Relaxed));
     assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+/// Returns queries of one tenant that hold so much.
+fn hold<const N: usize>(
+    tenant: &Tenant,
+    mib: [usize; N],
+) -> [(Arc<HighwaterPool>, MemoryReservation); N] {
+    mib.map(|mib| {
+        let pool = tenant.query().build().expect("no limits");
+        let shared: Arc<dyn MemoryPool> = Arc::clone(&pool) as _;
+        let join = holding("join", &shared);
+        join.try_grow(mib * MIB).expect("there is room");
+        (pool, join)
+    })
+}
+
+// Symptom: a query that asked for more than it could ever have stopped its neighbours first.
+#[test]
+fn no_query_gives_way_to_one_that_is_refused_all_the_same() {
+    let hw = manager(Bytes::mib(16));
+    let mut options = Options::default();
+    options.on_full = OnFull::Victim;
+    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
+    let [(_, large), (b, _b), (c, _c)] = hold(&tenant, [12, 1, 1]);
+    assert!(large.try_grow(5 * MIB).is_err(), "17 of 16 MiB");
+    assert!(!b.is_stopped() && !c.is_stopped());
+    let limits = Limits::max(Bytes::mib(2));
+    let limited = tenant.query().limits(limits).build().expect("limits");
+    let shared: Arc<dyn MemoryPool> = Arc::clone(&limited) as _;
+    let join = holding("join", &shared);
+    join.try_grow(MIB).expect("there is room");
+    assert!(join.try_grow(2 * MIB).is_err(), "its own maximum");
+    assert!(!limited.is_stopped() && !b.is_stopped() && !c.is_stopped());
+    let kills = |group: &Group| group.events().oom_kill;
+    assert_eq!(kills(limited.group().expect("it has charged")), 0);
+    assert_eq!(kills(tenant.group()), 0);
 }
 
 // Goal: of two adapters in one program, each stops its own. Method: the largest group belongs to no

@@ -78,7 +78,7 @@ impl Group {
     }
 
     #[inline(never)]
-    fn charge_slowly(
+    pub(super) fn charge_slowly(
         &self,
         bytes: Bytes,
         patience: Patience,
@@ -119,36 +119,6 @@ impl Group {
             None => self.charge_slowly(bytes, Patience::Modest)?,
         };
         Ok(Charge::new(held, delay))
-    }
-
-    /// Uncharges bytes whose charge was [disowned](Charge::disown). Works on removed groups.
-    ///
-    /// # Cost
-    ///
-    /// While the CPU's word has room, one step on a line that only this CPU writes. Never waits for
-    /// a lock.
-    ///
-    /// # Panics
-    ///
-    /// When more is uncharged than the group and its descendants hold. A program that uncharges
-    /// what it has not disowned takes those bytes from other charges of the group, whose drop then
-    /// panics.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Limits, Manager};
-    /// # let hw = Manager::builder().build()?;
-    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// let bytes = tenant.charge(Bytes(600))?.disown();
-    /// tenant.uncharge(Bytes(100));
-    /// assert_eq!(tenant.usage_precise(), bytes - Bytes(100));
-    /// tenant.uncharge(Bytes(500));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn uncharge(&self, bytes: Bytes) {
-        self.node().uncharge(bytes);
     }
 
     /// Charges memory to the group and all its ancestors regardless of their limits: for memory

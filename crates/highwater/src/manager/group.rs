@@ -155,9 +155,19 @@ impl Group {
     }
 
     /// Returns the parent; `None` for the root.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// assert_eq!(tenant.parent(), Some(hw.root()));
+    /// assert_eq!(hw.root().parent(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn parent(&self) -> Option<Self> {
+    pub fn parent(&self) -> Option<Self> {
         let node = self.node.parent()?;
         Some(Self::new(&self.shared, node))
     }

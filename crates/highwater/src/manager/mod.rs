@@ -48,6 +48,7 @@ mod capacity;
 mod cgroup;
 mod charge;
 mod charging;
+mod disowned;
 mod error;
 mod events;
 mod exhausted;

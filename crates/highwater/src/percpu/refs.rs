@@ -349,13 +349,23 @@ impl<T, U, B> PercpuView<T, U, B> {
         &self,
         find: impl for<'a> FnOnce(&'a U, usize) -> Option<&'a V>,
     ) -> Option<PercpuView<T, V, B>> {
-        let own = self.whole.counted().gates.own()?;
-        let part = NonNull::from(find(self, own)?);
+        let part = NonNull::from(self.find_here(find)?);
         Some(PercpuView {
             part,
             beside: self.beside,
             whole: self.whole.clone(),
         })
+    }
+
+    /// Returns a part of the part, if `find` returns one; see [`narrow_here`](Self::narrow_here).
+    // Always: as there.
+    #[inline(always)]
+    pub(crate) fn find_here<'a, V>(
+        &'a self,
+        find: impl FnOnce(&'a U, usize) -> Option<&'a V>,
+    ) -> Option<&'a V> {
+        let own = self.whole.counted().gates.own()?;
+        find(self, own)
     }
 
     /// Returns a reference to a part of the part, with the same part beside.

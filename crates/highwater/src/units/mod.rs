@@ -395,7 +395,7 @@ index!(
 /// ```
 /// use highwater::units::OomScoreAdj;
 /// assert_eq!(OomScoreAdj::clamped(-5000), OomScoreAdj::UNKILLABLE);
-/// assert_eq!(OomScoreAdj::clamped(250).get(), 250);
+/// assert_eq!(i32::from(OomScoreAdj::clamped(250)), 250);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
@@ -431,18 +431,17 @@ impl OomScoreAdj {
     }
 
     /// Returns the thousandths, -1000 to 1000.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::units::OomScoreAdj;
-    ///
-    /// assert_eq!(OomScoreAdj::clamped(250).get(), 250);
-    /// assert_eq!(OomScoreAdj::clamped(5000).get(), 1000);
-    /// ```
     #[must_use]
-    pub const fn get(self) -> i32 {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn get(self) -> i32 {
         self.0 as i32
+    }
+}
+
+impl From<OomScoreAdj> for i32 {
+    /// Returns the thousandths, -1000 to 1000.
+    fn from(adj: OomScoreAdj) -> Self {
+        adj.get()
     }
 }
 

@@ -80,6 +80,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &["slow"],
             &["throttle"],
             &["alloc", "capacity", "charge", "charging", "fill"],
+            &["disowned"],
             &["background", "fault", "io", "mapping"],
             &["alarm", "latched"],
             &[

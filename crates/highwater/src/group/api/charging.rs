@@ -161,6 +161,19 @@ impl GroupNode {
         self.groups().uncharge(self.id(), actor, bytes.0);
     }
 
+    /// Like [`uncharge`](Self::uncharge), with `slot` for this group's.
+    #[inline]
+    pub(crate) fn uncharge_kept<K: Keeper>(&self, slot: &SlotRef<K>, bytes: Bytes) {
+        debug_assert_eq!(self.key(), slot.key(), "a group has one key");
+        debug_assert!(
+            bytes == Bytes::ZERO || self.is_here(),
+            "nothing is charged to a group that is gone"
+        );
+        if !slot.park(bytes) {
+            self.uncharge(bytes);
+        }
+    }
+
     /// Moves `bytes` that are charged to this group, and whose guard was disowned, to its parent:
     /// for emptying a group before it is removed. The ancestors' reservations do not change.
     ///

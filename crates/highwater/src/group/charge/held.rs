@@ -81,12 +81,37 @@ impl<K: Keeper> SlotRef<K> {
         let key = self.key;
         let words = self.slot.narrow_here(|slot, own| {
             let words = slot.find_words(own)?;
-            let is_alive = || slot.incarnation() == key.incarnation;
-            let is_taken =
-                words.chain.take_here_if(bytes.0, is_alive) || self.take_by_steps(words, bytes.0);
-            is_taken.then_some(words)
+            self.take_of(words, bytes).then_some(words)
         })?;
         Some(Held { words, key, bytes })
+    }
+
+    /// Like [`take`](Self::take), without a reference to the tree: for bytes that are uncharged by
+    /// a handle. Returns whether it did.
+    // Always: see the module.
+    #[inline(always)]
+    pub(crate) fn take_disowned(&self, bytes: Bytes) -> bool {
+        let words = self.words_near();
+        words.is_some_and(|words| self.take_of(words, bytes))
+    }
+
+    /// Parks `bytes` if that takes only a plain store. Returns whether it did.
+    #[inline(always)]
+    pub(in crate::group) fn park(&self, bytes: Bytes) -> bool {
+        let words = self.words_near();
+        words.is_some_and(|words| words.chain.park_here(bytes.0))
+    }
+
+    /// Returns the words that this thread steps by plain stores.
+    #[inline(always)]
+    fn words_near(&self) -> Option<&Words> {
+        self.slot.find_here(Slot::find_words)
+    }
+
+    #[inline(always)]
+    fn take_of(&self, words: &Words, bytes: Bytes) -> bool {
+        let is_alive = || self.slot.incarnation() == self.key.incarnation;
+        words.chain.take_here_if(bytes.0, is_alive) || self.take_by_steps(words, bytes.0)
     }
 
     /// Takes tokens of the group's own word and of the chain word above.
