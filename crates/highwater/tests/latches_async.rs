@@ -287,6 +287,38 @@ fn a_page_stays_for_the_task_that_asked_for_it() {
     }
 }
 
+// Symptom: an optimistic read returned a page that `set_len` had cut off, and that was kept for a
+// task, as zeros that were valid.
+#[test]
+fn no_optimistic_read_is_of_a_page_that_was_cut_off() {
+    for (engine, builder) in engines() {
+        let scene = Scene::new(builder);
+        scene.map.set_read_pattern(highwater::ReadPattern::Random);
+        let mut read = pin!(scene.map.read_latched_async(200));
+        let kept = poll_once(read.as_mut());
+        settle(&scene.hw);
+        scene.file.set_len(Bytes(100 * 4096)).unwrap();
+        for _ in 0..8 {
+            assert!(scene.map.read_optimistic(200).is_none(), "{engine}");
+        }
+        drop(kept);
+    }
+}
+
+// Symptom: an optimistic read of anonymous memory became a write to a page that had been unmapped.
+#[test]
+fn no_optimistic_read_becomes_a_write_to_unmapped_memory() {
+    let hw = Manager::builder().build().unwrap();
+    let map = hw.space(&hw.root()).map_anon(Pages(4)).unwrap();
+    map.write(0).unwrap()[0] = 1;
+    let held = map.read_latched(0).unwrap();
+    let seen = map.read_optimistic(0).unwrap();
+    map.unmap(0..1).unwrap();
+    drop(held);
+    assert!(matches!(map.write(0), Err(ReadError::Unmapped { .. })));
+    assert!(seen.try_write().is_none());
+}
+
 #[test]
 fn a_page_that_is_cut_off_meanwhile_is_an_error() {
     // Goal: a task that waits for a page behind the new end gets an error and no stale data.

@@ -14,7 +14,7 @@ use highwater_lab::control::{Control, Progress};
 
 use crate::Exit;
 use crate::limits;
-use crate::output::{complain, print};
+use crate::output::{complain, is_reader_gone, print};
 use crate::report::{self, Destination};
 use crate::signals::Signals;
 use crate::watch::watched;
@@ -115,7 +115,8 @@ pub(crate) fn run(arguments: &HostArguments) -> Exit {
     };
     loop {
         let exit = arguments.once(&signals, destination.take());
-        if arguments.watch.is_none() || matches!(exit, Exit::Unusable | Exit::Signal(_)) {
+        let is_over = matches!(exit, Exit::Unusable | Exit::Signal(_)) || is_reader_gone();
+        if arguments.watch.is_none() || is_over {
             return exit;
         }
     }

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::Exit;
 use crate::limits;
-use crate::output::{complain, print, with_causes};
+use crate::output::{Product, complain, print, with_causes};
 use crate::signals::Signals;
 use crate::watch::watched;
 
@@ -103,6 +103,8 @@ pub(crate) enum RecordError {
     NoEvents,
     #[error("cannot create `{}`: {source}", .path.display())]
     Output { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Kept(String),
     #[error(transparent)]
     Write(#[from] WriteError),
     #[error("cannot run `{command}`: {source}")]
@@ -212,6 +214,9 @@ fn report(arguments: &RecordArguments, summary: &Summary) -> Exit {
 
 /// Creates the trace's file; compressed if its name says so.
 fn create(path: &Path) -> Result<(File, Packing), RecordError> {
+    Product::Trace
+        .check_replaceable(path)
+        .map_err(RecordError::Kept)?;
     let file = File::create(path).map_err(|source| RecordError::Output {
         path: path.to_owned(),
         source,

@@ -29,6 +29,7 @@ mod table;
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -37,7 +38,7 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::Exit;
-use crate::output::{complain, print};
+use crate::output::{Product, complain, print};
 
 /// The id of the element that holds the data.
 pub(crate) const DATA_ID: &str = "highwater-report";
@@ -224,6 +225,7 @@ impl Destination {
     /// The message for the user.
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let named = |e: io::Error| cannot_write(path, &e);
+        Product::Report.check_replaceable(path)?;
         let found = fs::metadata(path);
         let temporary = match found {
             Ok(found) if found.is_dir() => return Err(named(io::ErrorKind::IsADirectory.into())),
@@ -232,7 +234,11 @@ impl Destination {
                 let folder = path.parent().filter(|folder| *folder != Path::new(""));
                 let folder = folder.unwrap_or(Path::new("."));
                 let mut builder = tempfile::Builder::new();
-                let builder = builder.prefix(".highwater-report-");
+                // As of any new file: less what the umask takes.
+                let permissions = fs::Permissions::from_mode(0o666);
+                let builder = builder
+                    .prefix(".highwater-report-")
+                    .permissions(permissions);
                 Some(builder.tempfile_in(folder).map_err(named)?)
             }
         };
@@ -249,12 +255,14 @@ impl Destination {
     /// The message for the user.
     pub(crate) fn write(self, envelope: &Envelope) -> Result<(), String> {
         let html = envelope.html()?;
+        // The run may have written another file there.
+        Product::Report.check_replaceable(&self.path)?;
         let named = |e: io::Error| cannot_write(&self.path, &e);
         match self.temporary {
             None => fs::write(&self.path, html).map_err(named),
             Some(mut file) => {
                 file.write_all(html.as_bytes()).map_err(named)?;
-                readable(&self.path, &file).map_err(named)?;
+                keep_permissions(&self.path, &file).map_err(named)?;
                 file.persist(&self.path).map_err(|e| named(e.error))?;
                 Ok(())
             }
@@ -262,12 +270,12 @@ impl Destination {
     }
 }
 
-/// Gives a new file the permissions of the one that it replaces, or those of a page to share.
-fn readable(path: &Path, file: &NamedTempFile) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let permissions = fs::metadata(path).map(|found| found.permissions());
-    let permissions = permissions.unwrap_or_else(|_| fs::Permissions::from_mode(0o644));
-    file.as_file().set_permissions(permissions)
+/// Gives a new file the permissions of the one that it replaces.
+fn keep_permissions(path: &Path, file: &NamedTempFile) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) => file.as_file().set_permissions(found.permissions()),
+        Err(_) => Ok(()),
+    }
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> String {

@@ -37,7 +37,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::terminal::Terminal;
 
 use crate::Exit;
-use crate::output::{complain, print};
+use crate::output::{Product, complain, print};
 use crate::signals::Signals;
 
 use app::{App, Flow, Pane};
@@ -172,6 +172,7 @@ fn shown(arguments: &TopArguments) -> Result<Exit, String> {
     }
     let size = arguments.size.unwrap_or_else(size_of_terminal);
     if let Some(path) = &arguments.svg {
+        Product::Picture.check_replaceable(path)?;
         look.is_coloured = true;
         look.glyphs = look::Glyphs::UTF_8;
         let title = format!("highwater top {}", source.origin().file);

@@ -19,6 +19,7 @@
 
 use std::fmt;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::key::PageKey;
 use crate::memmap::zeroed;
@@ -154,11 +155,8 @@ impl Index {
         let shard = self.shard(self.bucket(key));
         let mut waiting = shard.waiting.lock();
         loop {
-            let Some(pfn) = self.find_locked(key) else {
-                return Presence::Absent;
-            };
-            if self.state_of(pfn) == state::RESIDENT {
-                return Presence::Resident(pfn);
+            if let Some(presence) = self.presence_locked(key) {
+                return presence;
             }
             // Terminates: every fill is finished or aborted, and an eviction takes a few
             // microseconds.
@@ -166,6 +164,28 @@ impl Index {
             shard.ended.wait(&mut waiting);
             waiting.threads -= 1;
         }
+    }
+
+    /// As [`lookup`](Self::lookup), but waits once, and at most so long: `None` if the fill or
+    /// eviction may go on.
+    pub(super) fn lookup_for(&self, key: PageKey, at_most: Duration) -> Option<Presence> {
+        let shard = self.shard(self.bucket(key));
+        let mut waiting = shard.waiting.lock();
+        self.presence_locked(key).or_else(|| {
+            waiting.threads += 1;
+            shard.ended.wait_for(&mut waiting, at_most);
+            waiting.threads -= 1;
+            self.presence_locked(key)
+        })
+    }
+
+    /// Returns the presence of a page whose shard the caller has locked: `None` during a fill or
+    /// eviction.
+    fn presence_locked(&self, key: PageKey) -> Option<Presence> {
+        let Some(pfn) = self.find_locked(key) else {
+            return Some(Presence::Absent);
+        };
+        (self.state_of(pfn) == state::RESIDENT).then_some(Presence::Resident(pfn))
     }
 
     /// Returns the frame of a page, also of one that is being filled or evicted.
@@ -179,11 +199,8 @@ impl Index {
     pub(super) fn poll_lookup(&self, key: PageKey, context: &mut Context<'_>) -> Poll<Presence> {
         let shard = self.shard(self.bucket(key));
         let mut waiting = shard.waiting.lock();
-        let Some(pfn) = self.find_locked(key) else {
-            return Poll::Ready(Presence::Absent);
-        };
-        if self.state_of(pfn) == state::RESIDENT {
-            return Poll::Ready(Presence::Resident(pfn));
+        if let Some(presence) = self.presence_locked(key) {
+            return Poll::Ready(presence);
         }
         // No wake-up is lost: the end of the fill or eviction takes the wakers under this lock.
         let waker = context.waker();
@@ -197,10 +214,7 @@ impl Index {
     /// As [`lookup`](Self::lookup), without waiting: `None` during a fill or eviction.
     pub(super) fn lookup_now(&self, key: PageKey) -> Option<Presence> {
         let _locked = self.shard(self.bucket(key)).waiting.lock();
-        let Some(pfn) = self.find_locked(key) else {
-            return Some(Presence::Absent);
-        };
-        (self.state_of(pfn) == state::RESIDENT).then_some(Presence::Resident(pfn))
+        self.presence_locked(key)
     }
 
     /// Inserts a page as filling; returns false if it is already in the index.

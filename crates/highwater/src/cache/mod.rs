@@ -62,6 +62,7 @@ mod tests;
 
 use std::fmt;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 pub use area::{AreaFlag, AreaSpec, VmArea};
 pub use backing::{Backing, order_of_size, pages_in};
@@ -296,14 +297,18 @@ impl PageCache {
         self.index.lookup(key)
     }
 
+    /// As [`lookup`](Self::lookup), but waits at most so long: `None` if it may go on.
+    pub(crate) fn lookup_for(&self, key: PageKey, at_most: Duration) -> Option<Presence> {
+        self.index.lookup_for(key, at_most)
+    }
+
     /// As [`lookup`](Self::lookup) for a task: does not wait, but wakes the task when the fill or
     /// eviction in progress ends.
     pub fn poll_lookup(&self, key: PageKey, context: &mut Context<'_>) -> Poll<Presence> {
         self.index.poll_lookup(key, context)
     }
 
-    /// As [`lookup`](Self::lookup), without waiting: `None` while a fill or eviction of the page is
-    /// in progress.
+    /// As [`lookup`](Self::lookup), without waiting: `None` during a fill or eviction.
     pub fn lookup_now(&self, key: PageKey) -> Option<Presence> {
         self.index.lookup_now(key)
     }

@@ -76,6 +76,19 @@ pub enum ChargeError {
     },
 }
 
+impl ChargeError {
+    /// Returns the group that it names.
+    pub(crate) const fn group(&self) -> &GroupPath {
+        match self {
+            Self::OverMax { group, .. }
+            | Self::Behind { group, .. }
+            | Self::DeadlinePassed { group, .. }
+            | Self::Removed { group }
+            | Self::Contended { group, .. } => group,
+        }
+    }
+}
+
 /// Returns the bytes free below a maximum; zero where forced charges exceed it.
 fn free(max: Bytes, usage: Bytes) -> Bytes {
     max.saturating_sub(usage)

@@ -253,23 +253,25 @@ impl Mapping {
         if let Some(pfn) = self.area.frame_if_young(page) {
             let key = self.area.key(page);
             if let Some(glimpse) = self.memory.glimpse(pfn, key.get()) {
-                return Some(self.optimistic(key, glimpse));
+                // After the glimpse, which was of the page before a shrink cut it, or shows that.
+                self.area.file().check_end(key.page()).ok()?;
+                return Some(self.optimistic(page, glimpse));
             }
         }
         self.read_optimistic_slowly(page)
     }
 
     #[inline(always)]
-    fn optimistic<'m>(&'m self, key: PageKey, glimpse: Glimpse<'m>) -> OptimisticRead<'m> {
-        OptimisticRead::new(self.core(), self.area.file(), key, glimpse)
+    fn optimistic<'m>(&'m self, page: MapPage, glimpse: Glimpse<'m>) -> OptimisticRead<'m> {
+        OptimisticRead::new(self.core(), &self.area, page, glimpse)
     }
 
     /// Takes the latch for a moment, because only a holder may map a page.
     #[cold]
     #[inline(never)]
     fn read_optimistic_slowly(&self, page: MapPage) -> Option<OptimisticRead<'_>> {
-        let (key, glimpse) = self.try_latch_to_read(page)?.glimpse()?;
-        Some(self.optimistic(key, glimpse))
+        let glimpse = self.try_latch_to_read(page)?.glimpse()?;
+        Some(self.optimistic(page, glimpse))
     }
 
     /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.

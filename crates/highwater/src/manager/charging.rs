@@ -9,7 +9,7 @@ use super::error::ChargeFailed;
 use super::slow::Patience;
 use super::throttle::Throttling;
 use crate::group::{ChargeError, GroupNode, NodeCharge, Refilled};
-use crate::reclaim::OnItsWay;
+use crate::reclaim::{Actor, OnItsWay};
 use crate::units::{Bytes, GroupId};
 
 impl Core {
@@ -24,7 +24,7 @@ impl Core {
         let charge = || group.try_charge_refilling(bytes);
         let (charge, refilled) = self.charging(group.id(), bytes, patience, charge)?;
         let delay = match patience {
-            Patience::Polled => self.throttle_polled(group, refilled),
+            Patience::Polled => self.throttle_polled(group, refilled, Actor::Clean),
             _ => self.throttle(charge.group(), refilled),
         };
         Ok((charge, delay))
@@ -46,7 +46,7 @@ impl Core {
         };
         let ((charge, refilled), way) = self.charging(group.id(), bytes, patience, charge)?;
         match patience {
-            Patience::Polled => _ = self.throttle_polled(group, refilled),
+            Patience::Polled => _ = self.throttle_polled(group, refilled, Actor::Clean),
             _ => _ = self.throttle(charge.group(), refilled),
         }
         Ok((charge, way))
@@ -78,10 +78,16 @@ impl Core {
     }
 
     /// As [`throttle`](Self::throttle), with one round of reclaim and without sleeping: for threads
-    /// that poll futures.
-    pub(super) fn throttle_polled(&self, group: &GroupNode, refilled: Refilled) -> Duration {
+    /// that poll futures, as such an `actor`.
+    pub(super) fn throttle_polled(
+        &self,
+        group: &GroupNode,
+        refilled: Refilled,
+        actor: Actor,
+    ) -> Duration {
+        let how = (1, Throttling::Report, actor);
         match self.may_throttle(refilled) {
-            true => self.reclaim_for_charge(group, refilled.0, (1, Throttling::Report)),
+            true => self.reclaim_for_charge(group, refilled.0, how),
             false => Duration::ZERO,
         }
     }

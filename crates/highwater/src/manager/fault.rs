@@ -5,6 +5,8 @@
 //! page is absent as before: the frame is freed, nothing stays charged, and each waiting thread
 //! tries for itself.
 
+use std::time::Duration;
+
 use super::Core;
 use super::error::ReadError;
 use super::fill::{MOVE_PAUSE, MOVES_MAX};
@@ -18,6 +20,10 @@ use crate::units::{FilePage, MapPage, Pfn};
 /// Limit on the rounds of one fault. A round ends when another thread filled or evicted the page
 /// meanwhile; a page that this thread has filled itself is taken before it can be evicted.
 pub(super) const ROUNDS_MAX: u32 = 10_000;
+
+/// The time until a thread that waits for a page looks for its flight in the queue of the threads
+/// again. Chosen: a flight that is queued after the first look is rare.
+const QUEUE_LOOK: Duration = Duration::from_millis(10);
 
 /// The source of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,11 +137,19 @@ impl Core {
 
     /// Looks a page up, after waiting for a fill or eviction of it.
     fn lookup(&self, key: PageKey) -> Presence {
-        self.cache.lookup_now(key).unwrap_or_else(|| {
-            // The page may be afloat, and no other thread waiting for storage.
-            let _waiting = self.wait_for_others();
-            self.cache.lookup(key)
-        })
+        if let Some(presence) = self.cache.lookup_now(key) {
+            return presence;
+        }
+        // The page may be afloat, and no other thread waiting for storage.
+        let _waiting = self.wait_for_others();
+        loop {
+            // Or in a flight that no thread has begun, because all are in storage that itself waits
+            // for pages such as this one.
+            self.fly_queued(key);
+            if let Some(presence) = self.cache.lookup_for(key, QUEUE_LOOK) {
+                return presence;
+            }
+        }
     }
 
     /// Returns the window to read for a missing page.

@@ -5,21 +5,24 @@
 //! | a blocking fault waits for | a polled one |
 //! |---|---|
 //! | a fill or eviction of the page by another thread | is woken when it ends, and looks again |
-//! | memory | reclaims clean pages; if there are none, is woken when a flight lands, or polled again while other tasks have pages to take; if there is neither, waits like a blocking fault |
+//! | memory | reclaims clean pages; if there are none, is woken when a flight lands while pages are on their way to the full group, or polled a few times more while other tasks have pages to take; otherwise waits like a blocking fault |
 //! | storage | launches the window, and is woken when its own page has landed |
 
+use std::fmt;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::Core;
+use super::alarm::Alarm;
 use super::error::ReadError;
 use super::fault::{Found, ROUNDS_MAX};
 use super::flight::{Arrived, Landing};
 use super::mapping::Mapping;
-use super::slow::Patience;
+use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX, Patience};
 use super::source::FillSource;
 use crate::cache::{PageFlag, PageKey, Presence, VmArea};
 use crate::sync::Arc;
-use crate::units::{MapPage, Pfn};
+use crate::units::{GroupId, MapPage, Pfn};
 
 /// The page fault of a task.
 #[derive(Debug, Default)]
@@ -30,11 +33,28 @@ pub(super) struct TaskFault {
     is_counted: bool,
     /// Looks at the page that another thread had been first at.
     rounds: u32,
-    /// Looks that found no memory.
-    nr_short: u32,
+    shortage: MemoryWait,
     /// Whether it is counted as waiting for a page that another thread fills.
     is_announced: bool,
 }
+
+/// A task's wait for memory.
+#[derive(Default)]
+struct MemoryWait {
+    /// When it began, on the manager's clock.
+    since: Option<Duration>,
+    /// Looks while no page was on its way to the full group.
+    nr_idle: u32,
+    alarm: Option<Alarm>,
+}
+
+/// The longest wait for pages on their way to a full group. Chosen: as that of a blocking fault.
+const SHORT_MAX: Duration = ARRIVAL_MAX.saturating_mul(ATTEMPTS_MAX);
+/// Looks while nothing is on its way, but other tasks have pages to take. Chosen: each of these is
+/// polled as often meanwhile.
+const IDLE_LOOKS: u32 = 16;
+/// The time until the next look if no flight lands. Chosen: storage that takes so long is rare.
+const SHORT_LOOK: Duration = Duration::from_millis(100);
 
 /// Result of one look at a missing page.
 enum PolledFault {
@@ -108,8 +128,7 @@ impl TaskFault {
         let key = area.key(page);
         // Terminates: the rounds are counted.
         loop {
-            let looks_left = ROUNDS_MAX.saturating_sub(self.nr_short);
-            match core.fault_polled(area, page, looks_left, context)? {
+            match core.fault_polled(area, page, &mut self.shortage, context)? {
                 PolledFault::Again => self.note_round(key)?,
                 PolledFault::Taken(arrived, found) => {
                     core.note_found(FillSource::of(area), key.page(), found);
@@ -119,8 +138,7 @@ impl TaskFault {
                     self.landing = Some(landing);
                     return self.poll_landing(map, page, context);
                 }
-                waits @ (PolledFault::Waits | PolledFault::Short) => {
-                    self.nr_short += u32::from(matches!(waits, PolledFault::Short));
+                PolledFault::Waits | PolledFault::Short => {
                     self.is_announced = core.announce_from_outside();
                     return Poll::Pending;
                 }
@@ -150,13 +168,13 @@ impl TaskFault {
 }
 
 impl Core {
-    /// Looks at a page of a mapping once: takes it, launches it, or has the task woken. If no
-    /// looks are left, takes memory by any means.
+    /// Looks at a page of a mapping once: takes it, launches it, or has the task woken. If none may
+    /// come from other reads, takes memory by any means.
     fn fault_polled(
         &self,
         area: &Arc<VmArea>,
         page: MapPage,
-        looks_left: u32,
+        shortage: &mut MemoryWait,
         context: &mut Context<'_>,
     ) -> Result<PolledFault, ReadError> {
         let source = FillSource::of(area);
@@ -172,14 +190,16 @@ impl Core {
                 return Ok(self.take_polled(area, page, pfn));
             }
         }
-        let window = self.window_of_miss(source, key.page(), 1);
         let supply = match self.supply_now(source) {
-            Some(supply) => supply,
-            None if looks_left > 0 && self.may_have_memory(context) => {
+            Ok(supply) => supply,
+            Err(full) if self.may_have_memory(full, shortage, context) => {
                 return Ok(PolledFault::Short);
             }
-            None => self.supply_one(source, key.page())?,
+            Err(_) => self.supply_one(source, key.page())?,
         };
+        shortage.alarm = None;
+        // Once for each miss: a second look at the same page would count as a jump.
+        let window = self.window_of_miss(source, key.page(), 1);
         let Some(mut fills) = self.begin_wanted(source, &window, supply) else {
             return Ok(PolledFault::Again);
         };
@@ -212,16 +232,50 @@ impl Core {
         })
     }
 
-    /// Returns whether other reads may give memory back; has the task woken then.
-    fn may_have_memory(&self, context: &mut Context<'_>) -> bool {
-        if self.io.flights.watch(context) {
+    /// Returns whether other reads may give memory back to a full group; has the task woken then.
+    fn may_have_memory(
+        &self,
+        full: GroupId,
+        shortage: &mut MemoryWait,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let now = self.now();
+        let waits_since = *shortage.since.get_or_insert(now);
+        let full = self.groups.get(full);
+        let is_coming = full.is_some_and(|full| self.reclaim.nr_coming_to(&full) > 0);
+        if is_coming && now - waits_since < SHORT_MAX && self.io.flights.watch(context) {
+            shortage.set_alarm(self, now + SHORT_LOOK, context);
             return true;
         }
         // Other tasks have pages pinned that they have not been polled for.
-        let is_any_untaken = self.io.flights.is_any_untaken();
-        if is_any_untaken {
+        shortage.nr_idle += 1;
+        let is_soon = shortage.nr_idle < IDLE_LOOKS && self.io.flights.is_any_untaken();
+        if is_soon {
             context.waker().wake_by_ref();
         }
-        is_any_untaken
+        is_soon
+    }
+}
+
+impl MemoryWait {
+    /// Has the task woken at `at` although no flight has landed: storage may never answer.
+    fn set_alarm(&mut self, core: &Core, at: Duration, context: &mut Context<'_>) {
+        let now = core.now();
+        if self.alarm.as_ref().is_none_or(|alarm| alarm.at() <= now) {
+            self.alarm = Some(Alarm::new(&core.alarms, core.begun, at));
+        }
+        let alarm = self.alarm.as_mut().expect("it was set");
+        if alarm.poll(now, context).is_ready() {
+            context.waker().wake_by_ref();
+        }
+    }
+}
+
+impl fmt::Debug for MemoryWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryWait")
+            .field("since", &self.since)
+            .field("nr_idle", &self.nr_idle)
+            .finish_non_exhaustive()
     }
 }

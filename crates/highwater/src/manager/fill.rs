@@ -22,7 +22,7 @@ use crate::group::NodeCharge;
 use crate::memmap::{Frame, FrameMemory};
 use crate::reclaim::{OnItsWay, pages_item};
 use crate::sync::{Arc, Woken};
-use crate::units::{Bytes, FilePage, MapPage, Pages, Pfn};
+use crate::units::{Bytes, FilePage, GroupId, MapPage, Pages, Pfn};
 
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
 /// stay on the inactive list until they are read, also where that list is a small part of the pool.
@@ -110,14 +110,17 @@ impl Core {
         Ok(Supply::of(patience, charge, frame, way))
     }
 
-    /// Takes memory for one page without waiting for storage or other threads, if that is possible.
-    pub(super) fn supply_now<'a>(&'a self, source: FillSource<'a>) -> Option<Supply<'a>> {
+    /// Takes memory for one page without waiting for storage or other threads, if that is possible;
+    /// otherwise returns the group that is full, the root if the pool is.
+    pub(super) fn supply_now<'a>(&'a self, source: FillSource<'a>) -> Result<Supply<'a>, GroupId> {
         let (patience, order) = (Patience::Polled, source.file.order());
         let bytes = order.pages().bytes();
-        let (charge, way) = self.charge_on_its_way(source.group, bytes, patience).ok()?;
+        let charged = self.charge_on_its_way(source.group, bytes, patience);
+        let (charge, way) = charged.map_err(|failed| failed.refusal.group().id())?;
         let mut frames = Vec::new();
         self.alloc_frames_ahead((source.group, order), 1, patience, &mut frames);
-        Some(Supply::of(patience, charge, frames.pop()?, way))
+        let frame = frames.pop().ok_or(self.groups.root().id())?;
+        Ok(Supply::of(patience, charge, frame, way))
     }
 
     /// Takes memory for as many of the later pages of a window as is available, beside that for the

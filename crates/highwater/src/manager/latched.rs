@@ -12,9 +12,10 @@ use std::ops::{Deref, DerefMut};
 
 use super::Core;
 use super::mapping::Mapping;
-use crate::cache::{FileEntry, PageCache, PageKey, ReadLatch, TaskRead, TaskWrite, WriteLatch};
+use crate::cache::{PageCache, ReadLatch, TaskRead, TaskWrite, VmArea, WriteLatch};
 use crate::memmap::{FrameMemory, Glimpse, MemoryRef};
 use crate::sync::{Arc, MutexGuard};
+use crate::units::MapPage;
 
 /// How a guard keeps what its latch needs.
 pub(super) trait GuardHold {
@@ -128,8 +129,8 @@ pub struct PageWrite<'m, H: GuardHold = Borrowed<'m>> {
 #[derive(Clone, Copy)]
 pub struct OptimisticRead<'m> {
     core: &'m Core,
-    file: &'m FileEntry,
-    key: PageKey,
+    area: &'m VmArea,
+    page: MapPage,
     glimpse: Glimpse<'m>,
 }
 
@@ -172,10 +173,9 @@ impl<'m> PageRead<'m> {
     }
 
     /// Begins an optimistic read of the page as it is.
-    pub(super) fn glimpse(&self) -> Option<(PageKey, Glimpse<'m>)> {
-        let key = self.latched.key();
-        let glimpse = self.hold.core.cache.glimpse_at(key, self.latched.pfn())?;
-        Some((key, glimpse))
+    pub(super) fn glimpse(&self) -> Option<Glimpse<'m>> {
+        let (key, pfn) = (self.latched.key(), self.latched.pfn());
+        self.hold.core.cache.glimpse_at(key, pfn)
     }
 
     /// Gives the latch, of a page of `map`, to a task.
@@ -344,14 +344,14 @@ impl<'m> OptimisticRead<'m> {
     #[inline(always)]
     pub(super) fn new(
         core: &'m Core,
-        file: &'m FileEntry,
-        key: PageKey,
+        area: &'m VmArea,
+        page: MapPage,
         glimpse: Glimpse<'m>,
     ) -> Self {
         Self {
             core,
-            file,
-            key,
+            area,
+            page,
             glimpse,
         }
     }
@@ -448,16 +448,21 @@ impl<'m> OptimisticRead<'m> {
     pub fn try_write(self) -> Option<PageWrite<'m>> {
         let Self {
             core,
-            file,
-            key,
+            area,
+            page,
             glimpse,
         } = self;
+        let key = area.key(page);
         if !core.cache.may_dirty_now(key, glimpse.pfn()) {
             return None;
         }
         let latched = core.cache.write_unchanged(glimpse)?;
-        // A page behind the file's end stays unchanged until the shrink takes its latch.
-        file.check_end(key.page()).ok()?;
+        // A page behind the file's end, or of anonymous memory that was unmapped, stays unchanged
+        // until the thread that cuts it off takes its latch.
+        area.file().check_end(key.page()).ok()?;
+        if key.file().kind().is_swap_backed() && area.is_hole(page) {
+            return None;
+        }
         Some(PageWrite::new(core, latched))
     }
 }
@@ -500,7 +505,7 @@ impl<H: GuardHold> fmt::Debug for PageWrite<'_, H> {
 
 impl fmt::Debug for OptimisticRead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OptimisticRead({:?})", self.key)
+        write!(f, "OptimisticRead({:?})", self.area.key(self.page))
     }
 }
 

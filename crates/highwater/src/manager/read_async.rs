@@ -173,13 +173,13 @@ impl Core {
         let missing = pages.iter().filter(is_missing);
         let missing: Vec<FilePage> = missing.map(|page| area.key(*page).page()).collect();
         let (mut at, mut batch) = (0, PREFETCH_BATCH);
-        let mut flights = Vec::new();
         // Terminates: `batch` falls to 1 once, and then each round takes a page.
         while at < missing.len() {
             let some = missing[at..].iter().take(batch).copied().collect();
             let fills = self.begin_pages(source, some, None, Patience::Polled);
             let is_refused = !fills.has_memory();
-            flights.extend(fills.set_afloat());
+            // Before the next ones take memory, which may need these.
+            self.set_off(fills.set_afloat());
             match (is_refused, batch) {
                 (false, _) => at += batch,
                 (true, 1) => break,
@@ -187,7 +187,6 @@ impl Core {
                 (true, _) => batch = 1,
             }
         }
-        self.launch(flights);
         // No task takes them.
         self.see_to_it();
     }

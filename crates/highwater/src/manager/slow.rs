@@ -106,8 +106,7 @@ pub(super) struct Effort<'a> {
     arrived_seen: Option<u64>,
     /// This request's own pages in transit.
     way: Option<&'a OnItsWay<'a>>,
-    /// Whether it reclaims clean pages alone.
-    spares_dirty: bool,
+    actor: Actor,
 }
 
 impl Core {
@@ -430,8 +429,12 @@ impl<'a> Effort<'a> {
 
     /// Returns the effort of a thread that polls futures.
     pub(super) fn polled() -> Self {
+        Self::of(Actor::Clean)
+    }
+
+    pub(super) fn of(actor: Actor) -> Self {
         Self {
-            spares_dirty: true,
+            actor,
             ..Self::default()
         }
     }
@@ -450,10 +453,7 @@ impl<'a> Effort<'a> {
 
     /// Returns the kind of reclaimer.
     pub(super) fn actor(&self) -> Actor {
-        match self.spares_dirty {
-            true => Actor::Clean,
-            false => Actor::Direct,
-        }
+        self.actor
     }
 
     /// Returns the pages that all passes have freed.

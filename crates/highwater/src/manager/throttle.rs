@@ -16,6 +16,7 @@ use super::events::{EventTimer, Throttled};
 use super::pressure::Stalled;
 use super::slow::Effort;
 use crate::group::{GroupNode, OverHigh};
+use crate::reclaim::Actor;
 use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
 
@@ -48,7 +49,8 @@ impl Core {
         let Some(group) = self.groups.get(group) else {
             return Duration::ZERO;
         };
-        let delay = self.reclaim_for_charge(&group, reserved, (ROUNDS_MAX, self.throttling));
+        let how = (ROUNDS_MAX, self.throttling, Actor::Direct);
+        let delay = self.reclaim_for_charge(&group, reserved, how);
         if self.throttling == Throttling::Report || delay.is_zero() {
             return delay;
         }
@@ -58,13 +60,13 @@ impl Core {
         Duration::ZERO
     }
 
-    /// Reclaims above `high` after a charge that reserved `reserved`, in that many rounds; returns
-    /// its throttling delay, which the caller sleeps or reports.
+    /// Reclaims above `high` after a charge that reserved `reserved`, in that many rounds and as
+    /// that actor; returns its throttling delay, which the caller sleeps or reports.
     pub(super) fn reclaim_for_charge(
         &self,
         group: &GroupNode,
         reserved: Bytes,
-        how: (u32, Throttling),
+        how: (u32, Throttling, Actor),
     ) -> Duration {
         let over = group.over_high();
         over.iter().for_each(|over| over.group.record_high());
@@ -73,7 +75,7 @@ impl Core {
 
     /// As for a charge of 64 pages to the group, without sleeping and without counting an event.
     pub(super) fn throttle_group(&self, group: &GroupNode) -> Duration {
-        let how = (ROUNDS_MAX, Throttling::Report);
+        let how = (ROUNDS_MAX, Throttling::Report, Actor::Direct);
         self.reclaim_high(group, BATCH, &group.over_high(), how)
     }
 
@@ -84,14 +86,14 @@ impl Core {
         group: &GroupNode,
         reserved: Bytes,
         over: &[OverHigh],
-        (rounds_max, throttling): (u32, Throttling),
+        (rounds_max, throttling, actor): (u32, Throttling, Actor),
     ) -> Duration {
         let mut delay = Duration::ZERO;
         if over.is_empty() {
             return delay;
         }
         let timer = EventTimer::of_throttle(self);
-        let mut effort = Effort::default();
+        let mut effort = Effort::of(actor);
         effort.stall(self, group);
         let mut rounds = 0;
         while rounds < rounds_max {

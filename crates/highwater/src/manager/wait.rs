@@ -473,7 +473,7 @@ impl ChargeWait {
         let core = &self.shared.core;
         let delay = match self.parks {
             true => core.throttle(self.node.id(), refilled),
-            false => core.throttle_polled(&self.node, refilled),
+            false => core.throttle_polled(&self.node, refilled, Actor::Polled),
         };
         Charge::new(charge.kept_by(self.shared.clone()), delay)
     }

@@ -36,6 +36,10 @@ impl<T> NoRing<T> {
         match self.0 {}
     }
 
+    pub(crate) fn nr_in_flight(&self) -> usize {
+        match self.0 {}
+    }
+
     pub(crate) fn nr_queued(&self) -> usize {
         match self.0 {}
     }

@@ -171,6 +171,11 @@ impl<T> FrameRing<T> {
         !self.slots.lock().free.is_empty()
     }
 
+    /// Returns the number of reads that have not ended, or that no thread has reaped.
+    pub(crate) fn nr_in_flight(&self) -> usize {
+        IN_FLIGHT_MAX - self.slots.lock().free.len()
+    }
+
     /// Returns the number of reads that were queued and not submitted.
     pub(crate) fn nr_queued(&self) -> usize {
         self.submission.lock().queued.len()

@@ -6,11 +6,12 @@ use crate::group::GroupNode;
 use crate::units::Pages;
 
 /// Kind of reclaimer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Actor {
     /// The background thread (kswapd).
     Background,
     /// Direct reclaim: the thread that needs the memory.
+    #[default]
     Direct,
     /// Direct reclaim by a thread that polls futures: it never sleeps. Counted as direct reclaim.
     Polled,

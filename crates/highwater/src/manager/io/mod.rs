@@ -28,9 +28,10 @@
 //! none is called while a flight is half landed ([`Woken::held_by`]), and a flight that has ended
 //! is on no thread's stack until that thread lands it.
 
-mod drive;
 mod reaper;
 mod threads;
+
+mod drive;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -222,14 +223,20 @@ impl Core {
     /// Has storage fill the pages of flights, without waiting for it. A driver hands them to the
     /// system later, together with others.
     pub(super) fn launch(&self, flights: Vec<Flight>) {
+        if self.set_off(flights) || !drive::is_driving(&self.io) {
+            self.see_to_it();
+        }
+    }
+
+    /// As [`launch`](Self::launch), for a thread that launches more and then [sees to
+    /// it](Self::see_to_it); returns whether a thread or task waits for pages that others fill.
+    pub(super) fn set_off(&self, flights: Vec<Flight>) -> bool {
         let mut is_waited_for = false;
         for flight in flights {
             is_waited_for |= self.io.flights.launch(flight.source.file().id());
-            self.start(flight, Self::start_in_thread);
+            self.start(flight);
         }
-        if is_waited_for || !drive::is_driving(&self.io) {
-            self.see_to_it();
-        }
+        is_waited_for
     }
 
     /// As [`launch`](Self::launch), for a thread that may wait and goes on to read other pages: the
@@ -237,7 +244,7 @@ impl Core {
     pub(super) fn launch_beside(&self, flights: Vec<Flight>) {
         for flight in flights {
             self.io.flights.launch(flight.source.file().id());
-            self.start(flight, Self::start_in_free_thread);
+            self.start(flight);
         }
         self.see_to_it();
     }
@@ -275,7 +282,7 @@ impl Core {
         }
     }
 
-    fn start(&self, flight: Flight, in_thread: impl FnOnce(&Self, Flight)) {
+    fn start(&self, flight: Flight) {
         let has_file = flight.source.file().system_file().is_some();
         match self.io.ring_to_use(self).filter(|_| has_file) {
             Some(ring) => {
@@ -284,7 +291,7 @@ impl Core {
                     self.feed(ring);
                 }
             }
-            None => in_thread(self, flight),
+            None => self.start_in_thread(flight),
         }
     }
 
@@ -322,23 +329,20 @@ impl Core {
             let is_refused = self.io.refusal.get().is_some();
             match self.offer(ring, flight) {
                 Ok(()) => {}
-                Err(flight) if is_refused => self.start_in_free_thread(flight),
+                Err(flight) if is_refused => self.start_in_thread(flight),
                 Err(flight) => self.io.backlog.lock().push_front(flight),
             }
         }
     }
 
+    /// Has a thread read a flight: this one, if there is no other, or if all others are busy and
+    /// this one is in a read, which may wait for the flight.
     fn start_in_thread(&self, flight: Flight) {
-        if let Err(flight) = self.io.threads.read(self, flight) {
-            self.fly(flight);
-        }
-    }
-
-    /// Has a thread read a flight that no task launches: this one, if all others are busy. They
-    /// may be in storage that itself reads these pages, and must not wait for a flight behind their
-    /// own.
-    fn start_in_free_thread(&self, flight: Flight) {
-        if let Err(flight) = self.io.threads.read_if_free(self, flight) {
+        let queued = match threads::is_reading(&self.io) {
+            true => self.io.threads.read_if_free(self, flight),
+            false => self.io.threads.read(self, flight),
+        };
+        if let Err(flight) = queued {
             self.fly(flight);
         }
     }
@@ -357,7 +361,7 @@ impl Core {
             tracing::warn!(%error, "io_uring is refused: threads read for asynchronous faults");
         }
         for (frames, load) in broken.unseen {
-            self.start_in_free_thread(load.into_flight(frames));
+            self.start_in_thread(load.into_flight(frames));
         }
         self.feed(ring);
     }
@@ -401,7 +405,7 @@ impl Core {
             return self.land(flight, Ok(pages));
         }
         // A thread finds out how many pages can be read, and why not more.
-        self.start_in_free_thread(flight);
+        self.start_in_thread(flight);
         Woken::default()
     }
 

@@ -120,13 +120,16 @@ impl Core {
             return;
         }
         drop(state);
-        // Without the thread, the caller waits for storage itself.
-        while self.io.flights.nr_afloat() > 0 {
+        // Without the thread, the caller waits for the ring itself; not for other flights, of which
+        // one may be further up on its stack.
+        while self.reap_reads() > 0 || self.is_ring_busy() {
             self.submit_reads();
-            if self.reap_reads() == 0 {
-                thread::sleep(PAUSE);
-            }
+            thread::sleep(PAUSE);
         }
+    }
+
+    fn is_ring_busy(&self) -> bool {
+        self.io.ring().is_some_and(|ring| ring.nr_in_flight() > 0)
     }
 
     fn start_reaper(&self) -> Option<JoinHandle<()>> {

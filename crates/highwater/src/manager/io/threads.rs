@@ -2,13 +2,20 @@
 //! that io_uring gave back.
 //!
 //! A thread is started when a read finds no idle one, up to [`THREADS_MAX`]; idle threads sleep
-//! until the manager ends. If none can be started, the thread that wants the page reads it; if all
-//! are busy, a thread that reads ahead does so itself.
+//! until the manager ends. If none can be started, the thread that wants the page reads it.
+//!
+//! # Storage that itself reads from the cache
+//!
+//! All threads may be in such storage, which waits for pages whose reads are queued behind them. So
+//! a thread that waits for a page takes its read out of the queue ([`Core::fly_queued`]); and one
+//! that is in a read queues none behind itself, and takes any while it runs a future.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::cache::{FileEntry, FileId, Filling};
+use super::Io;
+use crate::cache::{FileEntry, FileId, Filling, PageKey};
 use crate::manager::Core;
 use crate::manager::error::ReadError;
 use crate::manager::fill::{MOVE_PAUSE, MOVES_MAX, read_run};
@@ -22,6 +29,34 @@ static THREADS_LOCK: LockClass = LockClass::new("io_threads", Rank::Leaf);
 /// costs the system about 20 KiB.
 pub(super) const THREADS_MAX: usize = 16;
 
+thread_local! {
+    /// The `Io` for which this thread is in a read: its address, or 0.
+    static IN_READ: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns whether this thread is in a read of the manager's storage.
+pub(super) fn is_reading(io: &Io) -> bool {
+    IN_READ.get() == std::ptr::from_ref(io).addr()
+}
+
+/// This thread is in a read while this lives.
+struct InRead {
+    before: usize,
+}
+
+impl InRead {
+    fn begin(io: &Io) -> Self {
+        let before = IN_READ.replace(std::ptr::from_ref(io).addr());
+        Self { before }
+    }
+}
+
+impl Drop for InRead {
+    fn drop(&mut self) {
+        IN_READ.set(self.before);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct ReadThreads {
     state: Mutex<ReadQueue>,
@@ -33,8 +68,17 @@ pub(super) struct ReadThreads {
 struct ReadQueue {
     queue: VecDeque<Flight>,
     threads: Vec<JoinHandle<()>>,
-    nr_idle: usize,
+    /// Threads that are in a read.
+    nr_busy: usize,
     is_ending: bool,
+}
+
+impl ReadQueue {
+    /// Returns the number of reads that find a thread at once: idle, or about to be.
+    fn nr_free(&self) -> usize {
+        debug_assert!(self.nr_busy <= self.threads.len(), "{self:?}");
+        self.threads.len() - self.nr_busy
+    }
 }
 
 impl ReadThreads {
@@ -80,7 +124,7 @@ impl ReadThreads {
     /// Returns whether a thread has nothing to read; starts one if need be.
     fn is_any_free(&self, state: &mut ReadQueue, core: &Core) -> bool {
         debug_assert!(!state.is_ending, "files are closed before the threads end");
-        if state.queue.len() < state.nr_idle {
+        if state.queue.len() < state.nr_free() {
             return true;
         }
         let started = (state.threads.len() < THREADS_MAX).then(|| self.start(core));
@@ -92,9 +136,22 @@ impl ReadThreads {
 
     /// Takes a read of a file that no thread has begun.
     pub(super) fn take(&self, file: FileId) -> Option<Flight> {
-        let mut state = self.state.lock();
         let is_of = |flight: &Flight| flight.source.file().id() == file;
-        let at = state.queue.iter().position(is_of)?;
+        Self::take_if(self.state.lock(), is_of)
+    }
+
+    /// Takes a wanted read that no thread has begun, nor is about to begin.
+    pub(super) fn take_left(&self, is_wanted: impl Fn(&Flight) -> bool) -> Option<Flight> {
+        let state = self.state.lock();
+        let is_left = state.queue.len() > state.nr_free();
+        is_left.then(|| Self::take_if(state, is_wanted)).flatten()
+    }
+
+    fn take_if(
+        mut state: MutexGuard<'_, ReadQueue>,
+        is_wanted: impl Fn(&Flight) -> bool,
+    ) -> Option<Flight> {
+        let at = state.queue.iter().position(is_wanted)?;
         state.queue.remove(at)
     }
 
@@ -114,6 +171,7 @@ impl ReadThreads {
     fn run(&self, core: &Core) {
         while let Some(flight) = self.next() {
             core.fly(flight);
+            self.state.lock().nr_busy -= 1;
         }
     }
 
@@ -122,19 +180,13 @@ impl ReadThreads {
         let mut state = self.state.lock();
         loop {
             if let Some(flight) = state.queue.pop_front() {
+                state.nr_busy += 1;
                 return Some(flight);
             }
             if state.is_ending {
                 return None;
             }
-            state.nr_idle += 1;
-            debug_assert!(
-                state.nr_idle <= THREADS_MAX,
-                "{} idle threads",
-                state.nr_idle
-            );
             self.woken.wait(&mut state);
-            state.nr_idle -= 1;
         }
     }
 
@@ -169,7 +221,9 @@ impl Core {
         } = flight;
         // This thread's meanwhile: storage that itself reads from the cache must not wait for them.
         let way = self.reclaim.attach(cargo.way);
+        let reading = InRead::begin(&self.io);
         let read = self.read_flight(source.file(), &mut cargo.filling);
+        drop(reading);
         cargo.way = way.detach();
         let flight = Flight {
             source,
@@ -177,6 +231,17 @@ impl Core {
             wanted,
         };
         drop(self.land(flight, read));
+    }
+
+    /// Reads the flight of a page, if it is queued and all threads are busy.
+    pub(in crate::manager) fn fly_queued(&self, key: PageKey) {
+        let is_in = |flight: &Flight| {
+            let mut pages = flight.cargo.filling.iter();
+            flight.source.file().id() == key.file() && pages.any(|it| it.page() == key.page())
+        };
+        if let Some(flight) = self.io.threads.take_left(is_in) {
+            self.fly(flight);
+        }
     }
 
     /// Reads the pages of a flight, again if the file's end has moved meanwhile.
