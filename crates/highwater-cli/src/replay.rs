@@ -386,10 +386,8 @@ impl ReplayArguments {
             complain(format_args!("verify failure: {mismatch}"));
         }
         if self.json {
-            for (tenant, count) in &outcome.bad_records {
-                complain(format_args!(
-                    "tenant `{tenant}`: {count} bad records skipped"
-                ));
+            for (tenant, skipped) in &outcome.skipped {
+                complain(format_args!("tenant `{tenant}`: {skipped}"));
             }
         }
         if outcome.report.is_clean() {

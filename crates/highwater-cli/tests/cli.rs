@@ -132,7 +132,7 @@ fn json_has_exactly_the_documented_fields() {
         leaked_bytes tenants";
     const MACHINE_FIELDS: &str = "cpus_online cpu_model memory_bytes kernel_release architecture";
     const TRACE_FIELDS: &str = "name format block_bytes columns compression stored_bytes sha256 \
-        bad_records empty_records recording";
+        bad_records cut_after_bytes empty_records recording";
     const TENANT_FIELDS: &str = "name trace requests page_accesses hits hit_ratio usage_bytes \
         usage_low_bytes usage_high_bytes usage_precise_bytes peak_bytes max_bytes max_events victims";
     let bench = Bench::new();
@@ -317,6 +317,71 @@ fn lenient_counts_bad_records() {
         "{}",
         text(&output.stdout)
     );
+}
+
+/// Goal: a lenient run says that its trace is cut short, and after how much. Method: two gzip
+/// members, of which the second ends inside its only block.
+#[test]
+fn lenient_says_that_a_trace_is_cut_short() {
+    // RFC 1952: no name, no time; then a stored block of `1,17\n`, its sum and its length.
+    let head = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+    let block = b"\x01\x05\x00\xfa\xff1,17\n";
+    let whole = [&head[..], block, &[0x20, 0xb0, 0xfc, 0xe5], &[5, 0, 0, 0]].concat();
+    let bench = Bench::new();
+    let trace = bench.path("cut.csv.gz");
+    std::fs::write(&trace, [&whole[..], &head, &block[..4]].concat()).unwrap();
+    let dir = bench.dir();
+    let columns = ["--format", "csv", "--columns", "time=1,key=2"];
+    let run_lenient = |more: &[&str]| {
+        let command = ["replay", &trace, "--lenient", "--dir", &dir];
+        let output = run(&[&command[..], &columns, more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = run_lenient(&[]);
+    assert!(shown.contains("cut short or corrupt after"), "{shown}");
+    let report: Value = serde_json::from_str(&run_lenient(&["--json"])).unwrap();
+    let trace = &report["tenants"][0]["trace"];
+    assert_eq!(
+        (&trace["bad_records"], &report["requests"]),
+        (&1.into(), &1.into())
+    );
+    assert!(trace["cut_after_bytes"].as_u64().unwrap() > 0);
+}
+
+/// Goal: a file of the user's is not replaced by a report, picture or recording.
+#[test]
+fn no_output_replaces_a_file_of_another_kind() {
+    let bench = Bench::new();
+    let trace = bench.write("trace.csv", "time,key\n1,17\n");
+    let before = std::fs::read(&trace).unwrap();
+    let dir = bench.dir();
+    let recording = bench.path("run.hwr");
+    let report = bench.path("report.html");
+    let run_to = |report: &str| {
+        run(&[
+            "replay", &trace, "--dir", &dir, "--record", &recording, "--report", report,
+        ])
+    };
+    for _ in 0..2 {
+        let output = run_to(&report);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    for kept in [&trace, &recording] {
+        let output = run_to(kept);
+        assert_eq!(output.status.code(), Some(2));
+        let why = text(&output.stderr);
+        assert!(
+            why.contains("exists and is none") && why.contains(kept),
+            "{why}"
+        );
+    }
+    let to =
+        |arguments: &[&str]| assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
+    to(&["top", &recording, "--svg", &recording]);
+    to(&["report", &report, "-o", &trace]);
+    assert_eq!(std::fs::read(&trace).unwrap(), before);
+    assert_eq!(run(&["top", &recording, "--once"]).status.code(), Some(0));
 }
 
 /// Goal: threads and writes do not disturb each other. Method: two tenants, one of them limited, 4

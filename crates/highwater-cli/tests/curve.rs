@@ -45,7 +45,7 @@ fn the_shipped_trace_fits_80_columns() {
         "s3-fifo",
         "two-list",
         "knees",
-        "fewest misses: ",
+        "fewest misses, to within 0.5 points: ",
     ] {
         assert_eq!(shown.contains(word), word != "two-list", "{word}\n{shown}");
     }
@@ -124,8 +124,8 @@ fn json_has_the_documented_fields() {
         let tenant = &raw["tenants"][0];
         assert_eq!(
             keys(tenant),
-            "bad_records curves footprint_bytes format name page_accesses requests sample_ratio \
-             sampled_accesses sampled_pages trace winners"
+            "bad_records curves cut_after_bytes footprint_bytes format name page_accesses requests \
+             sample_ratio sampled_accesses sampled_pages trace winners"
         );
         let curve = &tenant["curves"][1];
         assert_eq!(

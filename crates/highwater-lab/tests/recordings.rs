@@ -39,7 +39,7 @@ fn read(bytes: &[u8], lenient: Lenient) -> Answer {
         requests.push(request?);
     }
     let recording = reader.recording().unwrap().clone();
-    Ok((requests, recording, reader.bad_records()))
+    Ok((requests, recording, reader.skipped().records))
 }
 
 fn pages(request: &Request) -> (u64, u64) {

@@ -4,6 +4,7 @@ use highwater_lab::curve::{
     BesideCurves, Curve, CurveReport, Mode, Split, TenantCurves, sample_note,
 };
 use highwater_lab::report::Unit;
+use highwater_lab::trace::Skipped;
 use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 
@@ -417,7 +418,10 @@ fn foot(envelope: &Envelope, data: &Data) -> Vec<(String, String)> {
     let traces = data.report.tenants.iter().map(|tenant| {
         let bad = match tenant.bad_records {
             0 => String::new(),
-            bad => format!(", {bad} bad records skipped"),
+            records => {
+                let cut_after = tenant.cut_after_bytes;
+                format!(", {}", Skipped { records, cut_after })
+            }
         };
         format!(
             "{} ({}, {} requests{bad})",

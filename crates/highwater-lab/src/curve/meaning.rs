@@ -9,7 +9,7 @@ use crate::models::Algorithm;
 use crate::report::text::to_f64;
 
 /// Differences of miss ratios below this say nothing. Chosen: the error that the sample aims at.
-const ALIKE: f64 = 0.005;
+pub(super) const ALIKE: f64 = 0.005;
 
 /// Factor between the gain per byte before and after a knee. Chosen: along a smooth curve, the gain
 /// between two sizes of the ladder changes by less than half of it.

@@ -46,6 +46,9 @@ pub struct TenantCurves {
     pub page_accesses: u64,
     /// Records that were skipped because they are bad.
     pub bad_records: u64,
+    /// Stored bytes after which the trace is cut short or corrupt, so that the rest was skipped;
+    /// null where it was read to its end.
+    pub cut_after_bytes: Option<u64>,
     /// Distinct pages, in bytes: an estimate if `sample_ratio` is below 1.
     pub footprint_bytes: u64,
     /// Share of the pages that were sampled; 1 if every page was, and the curves are exact.

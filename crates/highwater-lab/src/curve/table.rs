@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use super::meaning::ALIKE;
 use super::report::{Curve, CurveReport, Mode, Split, TenantCurves, sample_note};
 use crate::report::narrow::write_fitting;
 use crate::report::text::{grouped, size};
 use crate::report::wrapped;
+use crate::trace::Skipped;
 
 const COLUMNS: usize = 80;
 
@@ -65,7 +67,11 @@ fn write_tenant(f: &mut fmt::Formatter<'_>, tenant: &TenantCurves, mode: Mode) -
     );
     write_lines(f, &head)?;
     if tenant.bad_records > 0 {
-        writeln!(f, "{} bad records skipped", grouped(tenant.bad_records))?;
+        let skipped = Skipped {
+            records: tenant.bad_records,
+            cut_after: tenant.cut_after_bytes,
+        };
+        write_lines(f, &skipped.to_string())?;
     }
     writeln!(f, "\nmiss ratio in %")?;
     write_fitting(f, &ratios(&tenant.curves))?;
@@ -127,7 +133,11 @@ fn winners(tenant: &TenantCurves) -> String {
         }
     });
     let ranges: Vec<String> = ranges.collect();
-    format!("fewest misses: {}", ranges.join("; "))
+    let points = 100.0 * ALIKE;
+    format!(
+        "fewest misses, to within {points} points: {}",
+        ranges.join("; ")
+    )
 }
 
 fn write_split(f: &mut fmt::Formatter<'_>, split: &Split) -> fmt::Result {

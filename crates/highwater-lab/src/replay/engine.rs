@@ -141,15 +141,15 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
     for tenant in &run.tenants {
         verify_written(tenant, control, &mut counts.failures)?;
     }
-    let bad_records = run.tenants.iter().zip(&run.sources);
-    let bad_records = bad_records.map(|(t, source)| (t.name.clone(), source.bad_records()));
+    let skipped = run.tenants.iter().zip(&run.sources);
+    let skipped = skipped.map(|(tenant, source)| (tenant.name.clone(), source.skipped()));
     let latencies = latencies.total();
     let mut report = report(run, &counts, &latencies, elapsed, tenants);
     report.kernel_cached_bytes = kernel_cached.map(|cached| cached.0);
     Ok(Outcome {
         report,
         mismatches: counts.failures.shown,
-        bad_records: bad_records.filter(|(_, count)| *count > 0).collect(),
+        skipped: skipped.filter(|(_, skipped)| skipped.records > 0).collect(),
         footprint_pages: run.tenants.iter().map(|t| t.data.laid_out()).sum(),
         hit_latencies: latencies.hits.curve(),
         miss_latencies: latencies.misses.curve(),

@@ -69,6 +69,9 @@ pub struct TraceReport {
     pub sha256: Option<Digest>,
     /// Records that were skipped because they are bad.
     pub bad_records: u64,
+    /// Stored bytes after which the stream is cut short or corrupt, so that the rest was skipped;
+    /// null where it was read to its end.
+    pub cut_after_bytes: Option<u64>,
     /// Records that touch no page: a count or a length of zero.
     pub empty_records: u64,
     /// The files of a trace of `highwater record`; null for other traces.
@@ -136,7 +139,8 @@ impl TraceReport {
             compression: trace.compression().to_string(),
             stored_bytes,
             sha256,
-            bad_records: trace.bad_records(),
+            bad_records: trace.skipped().records,
+            cut_after_bytes: trace.skipped().cut_after,
             empty_records: trace.empty_records(),
             recording: trace
                 .recording()

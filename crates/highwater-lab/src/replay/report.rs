@@ -10,6 +10,7 @@ use super::manifest::{Manifest, TraceReport};
 use super::timeline::Timeline;
 use super::victims::VictimRecord;
 use crate::report::text::to_f64;
+use crate::trace::Skipped;
 
 /// The result of a replay; serialised, it is the program's JSON output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -111,8 +112,8 @@ pub struct Outcome {
     pub report: Report,
     /// The first pages that did not verify, described.
     pub mismatches: Vec<String>,
-    /// Tenants whose traces had bad records, which were skipped, and their numbers.
-    pub bad_records: Vec<(String, u64)>,
+    /// Tenants whose traces had bad records, which were skipped.
+    pub skipped: Vec<(String, Skipped)>,
     /// Touched pages of all tenants' files.
     pub footprint_pages: u64,
     /// Distribution of the latencies of hits.

@@ -21,7 +21,7 @@ use super::error::ReplayError;
 use super::manifest::TraceReport;
 use super::recorded::FileTallies;
 use crate::control::Control;
-use crate::trace::{DirectoryError, KeyDirectory, Op, Target, TraceReader};
+use crate::trace::{DirectoryError, KeyDirectory, Op, Skipped, Target, TraceReader};
 
 /// Requests in a batch. Chosen: enough to make the lock cheap, few enough that tenants take turns.
 const BATCH_REQUESTS: usize = 64;
@@ -104,9 +104,9 @@ impl Source {
         progress.compressed_bytes_total.unwrap_or(0)
     }
 
-    /// Returns the number of bad records that were skipped.
-    pub(super) fn bad_records(&self) -> u64 {
-        self.lock().reader.bad_records()
+    /// Returns what was skipped.
+    pub(super) fn skipped(&self) -> Skipped {
+        self.lock().reader.skipped()
     }
 
     /// Describes the trace, and the accesses to its files.
@@ -187,7 +187,7 @@ impl Source {
             tenant: self.tenant.clone(),
             trace: reader.name().to_owned(),
             format: reader.format(),
-            bad: reader.bad_records(),
+            bad: reader.skipped().records,
             empty: reader.empty_records(),
         }
     }

@@ -168,8 +168,8 @@ impl<'a> Table<'a> {
     }
 
     fn notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (tenant, count) in &self.outcome.bad_records {
-            let note = format!("tenant `{tenant}`: {} bad records skipped", grouped(*count));
+        for (tenant, skipped) in &self.outcome.skipped {
+            let note = format!("tenant `{tenant}`: {skipped}");
             writeln!(f)?;
             for line in wrapped(&note, narrow::COLUMNS) {
                 writeln!(f, "{line}")?;

@@ -24,6 +24,7 @@ use super::options::{Lenient, ReaderOptions};
 use super::recorded::{Recording, Taken};
 use super::recording::{self, BLOCK_HEAD, BLOCK_MAX};
 use super::request::{Op, Parsed, Request, Target};
+use super::skipped::Skipped;
 use super::source::{Line, Source};
 use super::waiting;
 use crate::control::Stop;
@@ -74,7 +75,7 @@ pub struct TraceReader {
     cursor: Option<Cursor>,
     /// Description of a `highwater` trace of version 2.
     recording: Option<Box<Recording>>,
-    bad_records: u64,
+    skipped: Skipped,
     empty_records: u64,
     file: Arc<Path>,
     file_bytes: Option<u64>,
@@ -87,7 +88,7 @@ impl fmt::Debug for TraceReader {
             .field("file", &self.file)
             .field("format", &self.format)
             .field("record", &self.record)
-            .field("bad_records", &self.bad_records)
+            .field("skipped", &self.skipped)
             .finish_non_exhaustive()
     }
 }
@@ -152,7 +153,7 @@ impl TraceReader {
             keys: Vec::new().into_iter(),
             cursor: None,
             recording: None,
-            bad_records: 0,
+            skipped: Skipped::default(),
             empty_records: 0,
             file: file.into(),
             file_bytes,
@@ -275,10 +276,10 @@ impl TraceReader {
         &self.stop
     }
 
-    /// Returns the number of bad records that were skipped; always 0 under [`Lenient::StopAtBad`].
+    /// Returns what was skipped.
     #[must_use]
-    pub const fn bad_records(&self) -> u64 {
-        self.bad_records
+    pub const fn skipped(&self) -> Skipped {
+        self.skipped
     }
 
     /// Returns the number of records that touch no page, with a count or a length of zero.
@@ -470,7 +471,7 @@ impl TraceReader {
     #[cold]
     fn reject(&mut self, fault: Fault, length: usize) -> Option<Result<Request, TraceError>> {
         if self.lenient == Lenient::SkipBad {
-            self.bad_records += 1;
+            self.skipped.records += 1;
             return None;
         }
         self.is_done = true;
@@ -541,7 +542,8 @@ impl TraceReader {
         self.is_done = true;
         self.record += 1;
         if self.lenient == Lenient::SkipBad && !self.source.is_input_broken() {
-            self.bad_records += 1;
+            self.skipped.records += 1;
+            self.skipped.cut_after = Some(self.source.compressed_bytes_read());
             return None;
         }
         Some(Err(self.stream_error(source)))
