@@ -15,6 +15,7 @@ use highwater_lab::replay::TenantConfig;
 
 use crate::Exit;
 use crate::limits;
+use crate::number_arg::seed;
 use crate::output::{complain, print};
 use crate::replay::{input, name_of, shipped};
 use crate::report;
@@ -91,7 +92,7 @@ pub(crate) struct CurveArguments {
     dir: Option<PathBuf>,
 
     /// Random seed: it selects the sampled pages
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = seed())]
     seed: u64,
 
     /// Print the curves as one JSON object

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use highwater::topology::Topology;
+use highwater::topology::{CPUS_MAX, Topology};
 use highwater_lab::control::{Control, Progress};
 use highwater_lab::experiments::{
     EXPERIMENTS, Experiment, ExperimentError, Options, Request, Size, find, machine_of,
@@ -14,6 +14,7 @@ use indicatif::HumanCount;
 
 use crate::Exit;
 use crate::limits::{self, with_remedy};
+use crate::number_arg::{seed, whole};
 use crate::output::{complain, print, with_causes};
 use crate::replay::RUNS_MAX;
 use crate::report;
@@ -69,6 +70,7 @@ pub(crate) struct LabArguments {
     /// CPUs of the machine: sockets of caches of 8 cores of 2 threads if the number allows it
     /// [default: the experiment's own machine]
     #[arg(long, value_name = "N", conflicts_with = "topology")]
+    #[arg(value_parser = whole::<usize>(1..=CPUS_MAX as u64, " of CPUs"))]
     cpus: Option<usize>,
 
     /// The machine as `SOCKETSxLLCSxCORESxTHREADS`, as in 2x12x8x2 for 384 CPUs
@@ -76,7 +78,7 @@ pub(crate) struct LabArguments {
     topology: Option<Topology>,
 
     /// Random seed
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = seed())]
     seed: u64,
 
     /// Do less of the same, for a first look
@@ -86,7 +88,7 @@ pub(crate) struct LabArguments {
     /// Run each experiment N times: a report shows medians with error bars, and `highwater compare`
     /// knows what is noise
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=RUNS_MAX))]
+    #[arg(value_parser = whole::<u32>(1..=RUNS_MAX, " of runs"))]
     runs: u32,
 
     /// Also run real threads that touch real pages, for the experiments that can
@@ -95,6 +97,7 @@ pub(crate) struct LabArguments {
 
     /// Number of threads, with --real [default: the experiment's own number]
     #[arg(long, value_name = "N", requires = "real")]
+    #[arg(value_parser = whole::<u32>(1..=u32::MAX.into(), " of threads"))]
     threads: Option<u32>,
 
     /// Also replay a recorded trace: of RSS events, as in traces/README.md, or for `policies` of

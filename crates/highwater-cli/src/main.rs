@@ -16,6 +16,7 @@ mod host;
 mod knob_arg;
 mod lab;
 mod limits;
+mod number_arg;
 mod output;
 mod record;
 mod replay;
@@ -29,7 +30,7 @@ mod watch;
 use std::panic;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use limits::RefusedMemory;
 use output::complain;
@@ -91,6 +92,15 @@ enum Command {
     Formats(formats::FormatsArguments),
 }
 
+/// Returns the arguments; prints help or an error in them, and exits with 0 or 2. A negative number
+/// is a value, and is refused as one.
+fn parsed() -> Arguments {
+    let command = Arguments::command();
+    let command = command.mut_subcommands(|command| command.allow_negative_numbers(true));
+    let mut matches = command.get_matches();
+    Arguments::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit())
+}
+
 fn main() -> ExitCode {
     let refused_memory = match RefusedMemory::ends_with_status_2() {
         Ok(refused_memory) => refused_memory,
@@ -100,8 +110,7 @@ fn main() -> ExitCode {
         }
     };
     report_panics_briefly(refused_memory);
-    // Prints help or an error in the arguments, and exits with 0 or 2.
-    let arguments = Arguments::parse();
+    let arguments = parsed();
     let run = || match &arguments.command {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),

@@ -22,6 +22,7 @@ use serde::Serialize;
 use crate::Exit;
 use crate::knob_arg::Knob;
 use crate::limits::{self, with_remedy};
+use crate::number_arg::{seed, whole};
 use crate::output::{complain, print};
 use crate::report::leaves::{self, Spread};
 use crate::report::{self, Destination};
@@ -37,7 +38,7 @@ const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
 const STANDARD_INPUT: &str = "-";
 
 /// Largest number of repeated runs. Chosen: more tell no more about noise.
-pub(crate) const RUNS_MAX: i64 = 100;
+pub(crate) const RUNS_MAX: u64 = 100;
 
 /// Tenants whose curves a report shows: the first ones. Chosen: each takes a mebibyte.
 const CURVES_MAX: usize = 8;
@@ -114,6 +115,7 @@ pub(crate) struct ReplayArguments {
     /// Longest readahead window in pages; 0 reads the pages that the trace names, and no others
     /// [default: the library's, 32]
     #[arg(long, value_name = "PAGES")]
+    #[arg(value_parser = whole::<u64>(0..=u32::MAX.into(), " of pages"))]
     readahead: Option<u64>,
 
     /// Read and write the data files through the kernel's page cache [default: past it, where the
@@ -122,7 +124,7 @@ pub(crate) struct ReplayArguments {
     buffered: bool,
 
     /// Random seed of page contents and of the order of tenants
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = seed())]
     seed: u64,
 
     /// Record the run in a ring file of 32 MiB, also for watching it while it runs
@@ -145,7 +147,7 @@ pub(crate) struct ReplayArguments {
 
     /// Repeat the run; the report is that of the run of median time, with the spread of all
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=RUNS_MAX))]
+    #[arg(value_parser = whole::<u32>(1..=RUNS_MAX, " of runs"))]
     runs: u32,
 }
 
@@ -377,7 +379,8 @@ impl ReplayArguments {
         } else {
             let table = Table::new(outcome);
             let table = if self.wide { table.wide() } else { table };
-            print(format_args!("{table}"))
+            let repeated = repeated.map(Repeated::text).unwrap_or_default();
+            print(format_args!("{table}{repeated}"))
         };
         if let Err(e) = printed {
             return unusable(format_args!("cannot write the report: {e}"));
@@ -412,6 +415,25 @@ struct Whole<'a> {
 struct Repeated {
     runs: usize,
     spread: Spread,
+}
+
+impl Repeated {
+    /// Returns a line below the table of the run of median time.
+    fn text(&self) -> String {
+        let range = |path: &str| {
+            let range = self.spread.get(path)?;
+            let [low, high] = [range.low, range.high].map(|value| leaves::shown(path, value));
+            Some(format!("; {path} {low} to {high}"))
+        };
+        let ranges: String = ["elapsed_s", "hit_ratio"]
+            .into_iter()
+            .filter_map(range)
+            .collect();
+        format!(
+            "\nof {} runs, the one of median time{ranges} (all: --json)\n",
+            self.runs
+        )
+    }
 }
 
 /// Returns the tenant of a run without arguments.

@@ -14,6 +14,7 @@ use highwater_lab::control::{Control, Progress};
 
 use crate::Exit;
 use crate::limits;
+use crate::number_arg::whole;
 use crate::output::{complain, is_reader_gone, print};
 use crate::report::{self, Destination};
 use crate::signals::Signals;
@@ -58,7 +59,7 @@ pub(crate) struct HostArguments {
     table: Option<HostTable>,
 
     /// Explain one check with this machine's numbers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=18))]
+    #[arg(long, value_name = "N", value_parser = whole::<u8>(1..=18, ""))]
     explain: Option<u8>,
 
     /// Print JSON; with --watch an object in each line
@@ -66,7 +67,7 @@ pub(crate) struct HostArguments {
     json: bool,
 
     /// Count events for this long, for the checks of reclaim [default: 10, or that of --watch]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u32>(1..=3600, " of seconds"))]
     seconds: Option<u32>,
 
     /// Check again and again, each time with the events of this many seconds
@@ -74,7 +75,7 @@ pub(crate) struct HostArguments {
         long,
         value_name = "SECONDS",
         conflicts_with_all = ["explain", "seconds"],
-        value_parser = clap::value_parser!(u32).range(1..=3600)
+        value_parser = whole::<u32>(1..=3600, " of seconds")
     )]
     watch: Option<u32>,
 

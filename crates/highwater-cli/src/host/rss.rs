@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{machine, unusable};
 use crate::Exit;
+use crate::number_arg::whole;
 use crate::output::print;
 
 const EXAMPLES: &str = "\
@@ -34,6 +35,7 @@ pub(crate) struct RssArguments {
 
     /// Show so many processes; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = whole::<usize>(0..=u32::MAX.into(), ""))]
     top: usize,
 
     /// Print JSON

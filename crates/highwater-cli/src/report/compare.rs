@@ -282,7 +282,7 @@ fn settings(a: &Value, b: &Value) -> Vec<(String, String, String)> {
         .collect()
 }
 
-/// Returns texts, the fields that describe the set-up, and the verdicts of checks.
+/// Returns texts, the fields that describe the set-up, the traces, and the verdicts of checks.
 fn settings_of(run: &Value) -> BTreeMap<String, Value> {
     let mut settings = BTreeMap::new();
     for (name, value) in run.as_object().into_iter().flatten() {
@@ -303,7 +303,24 @@ fn settings_of(run: &Value) -> BTreeMap<String, Value> {
         }
     }
     settings.extend(verdicts(run));
+    settings.extend(traces(run));
     settings
+}
+
+/// Returns the trace of each tenant of a replay or of curves: its name, and the beginning of its
+/// digest where that is known.
+fn traces(run: &Value) -> Vec<(String, Value)> {
+    let tenants = run.get("tenants").and_then(Value::as_array);
+    let trace = |tenant: &Value| {
+        let of = format!("trace of {}", tenant.get("name")?.as_str()?);
+        let trace = tenant.get("trace")?;
+        let name = trace.as_str().or_else(|| trace.get("name")?.as_str())?;
+        let digest = trace.get("sha256").and_then(Value::as_str);
+        let digest = digest.and_then(|digest| digest.get(..12));
+        let digest = digest.map(|digest| format!(" (sha256 {digest}...)"));
+        Some((of, format!("{name}{}", digest.unwrap_or_default()).into()))
+    };
+    tenants.into_iter().flatten().filter_map(trace).collect()
 }
 
 /// Returns the checks of a run of `lab` or `host` with their verdicts.
@@ -479,6 +496,28 @@ mod tests {
         let found = compared(&[run(1)], &[run(2)]).expect("one kind");
         let setting = ["config.seed", "1", "2"].map(str::to_owned);
         assert_eq!(found.settings, [setting.into()]);
+    }
+
+    /// Goal: runs of different traces are told, also of traces of one name.
+    #[test]
+    fn different_traces_are_told() {
+        let replay = |digest: &str| {
+            let trace = json!({"name": "a.csv", "sha256": digest.repeat(32)});
+            let tenants = json!([{"name": "web", "hits": 1, "trace": trace}]);
+            json!({"page_accesses": 9, "policy": "clock", "tenants": tenants})
+        };
+        let found = compared(&[replay("1a")], &[replay("2b")]).expect("one kind");
+        let sides = ["1a", "2b"].map(|it| format!("a.csv (sha256 {}...)", it.repeat(6)));
+        let [a, b] = sides;
+        assert_eq!(found.settings, [("trace of web".to_owned(), a, b)]);
+        let same = compared(&[replay("1a")], &[replay("1a")]).expect("one kind");
+        assert_eq!(same.settings, []);
+        let curve = |trace: &str| {
+            let tenants = json!([{"name": "web", "trace": trace, "requests": 1}]);
+            json!({"tenants": tenants, "samples_max": 9})
+        };
+        let found = compared(&[curve("a.csv")], &[curve("b.csv")]).expect("one kind");
+        assert_eq!(found.settings.len(), 1);
     }
 
     /// Goal: outcomes of one experiment in one file are repeated runs; experiments meet by name;
