@@ -21,7 +21,7 @@ use highwater::{Access, Backing, Bytes, Group, Limits, Manager, Mapping, ReadErr
 use support::{TestFile, first_word};
 
 /// Threads that read for tasks.
-const THREADS: u64 = 16;
+const THREADS: u8 = 16;
 
 /// Fails a test that does not end in time.
 fn within_a_minute(test: impl FnOnce() + Send + 'static) {
@@ -97,6 +97,112 @@ fn run<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// Polls until all are done.
+async fn all<F: Future + Unpin>(mut futures: Vec<F>) {
+    poll_fn(|context| {
+        futures.retain_mut(|future| std::pin::Pin::new(future).poll(context).is_pending());
+        match futures.is_empty() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    })
+    .await;
+}
+
+// Goal: a thread that runs a future in the midst of a read does not take up reads which wait for
+// its own. Method: all threads run futures that end late, in reads of the lower file; reads of the
+// upper one, which need the same pages, are queued behind them.
+#[test]
+fn a_read_that_runs_a_future_takes_up_no_other() {
+    within_a_minute(|| {
+        let hw = Manager::builder().build().unwrap();
+        let (inner, began) = (hw.clone(), Arc::new(Barrier::new(usize::from(THREADS) + 1)));
+        let inside = Arc::clone(&began);
+        let lower = layered(&hw, move |page, into| {
+            inside.wait();
+            let mut looks = 0;
+            inner.block_on(poll_fn(|context| {
+                looks += 1;
+                context.waker().wake_by_ref();
+                match looks > 100 {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            }));
+            into[..8].copy_from_slice(&page.to_ne_bytes());
+            Ok(())
+        });
+        let below = lower.clone();
+        let upper = layered(&hw, move |page, into| {
+            let pinned = below.pin(page).map_err(io::Error::other)?;
+            into.copy_from_slice(&pinned);
+            Ok(())
+        });
+        let mut reads: Vec<_> = (0..u64::from(THREADS))
+            .map(|page| Box::pin(lower.read_async(page)))
+            .collect();
+        let mut context = Context::from_waker(Waker::noop());
+        for read in &mut reads {
+            assert!(read.as_mut().poll(&mut context).is_pending());
+        }
+        reads.extend((0..u64::from(THREADS)).map(|page| Box::pin(upper.read_async(page))));
+        for read in &mut reads[usize::from(THREADS)..] {
+            assert!(read.as_mut().poll(&mut context).is_pending());
+        }
+        began.wait();
+        hw.block_on(all(reads));
+        for page in 0..u64::from(THREADS) {
+            assert_eq!(first_word(&upper.pin(page).unwrap()), page);
+        }
+    });
+}
+
+// Goal: a page whose read is queued behind busy threads is read although those that wait for it
+// looked before. Method: all threads wait for a page, in reads of the upper file, while a blocking
+// read holds it as filling; that read fails, and a task launches it anew.
+#[test]
+fn a_read_that_is_queued_late_wakes_those_that_wait_for_it() {
+    within_a_minute(|| {
+        let hw = Manager::builder().build().unwrap();
+        let (door, nr_reads) = (Arc::new(Door::default()), Arc::new(AtomicU64::new(0)));
+        let (inside, count) = (Arc::clone(&door), Arc::clone(&nr_reads));
+        let lower = layered(&hw, move |_, _| {
+            match count.fetch_add(1, Ordering::Relaxed) {
+                0 => {
+                    inside.pass();
+                    Err(io::Error::other("the first fails"))
+                }
+                _ => Ok(()),
+            }
+        });
+        let (below, all_in) = (
+            lower.clone(),
+            Arc::new(Barrier::new(usize::from(THREADS) + 1)),
+        );
+        let waits = Arc::clone(&all_in);
+        let upper = layered(&hw, move |_, _| {
+            waits.wait();
+            run(below.read_async(0)).map_err(io::Error::other)?;
+            Ok(())
+        });
+        let reads: Vec<_> = (0..u64::from(THREADS))
+            .map(|page| Box::pin(upper.read_async(page)))
+            .collect();
+        thread::scope(|scope| {
+            let blocking = scope.spawn(|| lower.pin(0).is_err());
+            while nr_reads.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            let driven = scope.spawn(|| hw.block_on(all(reads)));
+            all_in.wait();
+            thread::sleep(Duration::from_millis(20));
+            door.open();
+            assert!(blocking.join().unwrap(), "the first fails");
+            driven.join().unwrap();
+        });
+    });
+}
+
 // Symptom: reads of the lower file were queued behind those of the upper one, which waited for
 // them. Method: as many reads of the upper file as there are threads meet in its storage; each
 // then has its page of the lower file read in by one of four ways, and waits for it.
@@ -127,26 +233,16 @@ fn reads_of_tasks_do_not_wait_behind_those_that_wait_for_them() {
         within_a_minute(move || {
             let hw = Manager::builder().build().unwrap();
             let lower = map_of(&hw, &hw.root(), TestFile::new(64));
-            let (inner, all) = (hw.clone(), Barrier::new(usize::try_from(THREADS).unwrap()));
+            let (inner, met) = (hw.clone(), Barrier::new(usize::from(THREADS)));
             let upper = layered(&hw, move |page, into| {
-                all.wait();
+                met.wait();
                 way(&inner, &lower, page);
                 into[..8].copy_from_slice(&page.to_ne_bytes());
                 Ok(())
             });
-            let reads: Vec<_> = (0..THREADS).map(|page| upper.read_async(page)).collect();
-            hw.block_on(async {
-                let mut reads: Vec<_> = reads.into_iter().map(Box::pin).collect();
-                poll_fn(|context| {
-                    reads.retain_mut(|read| read.as_mut().poll(context).is_pending());
-                    match reads.is_empty() {
-                        true => Poll::Ready(()),
-                        false => Poll::Pending,
-                    }
-                })
-                .await;
-            });
-            for page in 0..THREADS {
+            let reads = (0..u64::from(THREADS)).map(|page| Box::pin(upper.read_async(page)));
+            hw.block_on(all(reads.collect()));
+            for page in 0..u64::from(THREADS) {
                 assert_eq!(first_word(&upper.pin(page).unwrap()), page);
             }
         });

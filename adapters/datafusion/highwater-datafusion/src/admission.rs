@@ -210,13 +210,19 @@ impl Admit {
         };
         let pool = self.pool.take();
         let mut pool = pool.unwrap_or_else(|| HighwaterPool::of_query(self.tenant.query()));
-        let mut admitted = pool.admit(reserve);
-        if let (Err(Reason::Room(_)), Reservation::AtMost(_)) = (&admitted, self.reserve) {
-            let most = self.tenant.most_for_one();
-            if most < reserve {
-                admitted = pool.admit(most);
+        let mut reserve = reserve;
+        // Terminates: it falls with each attempt, which another group refuses.
+        let admitted = loop {
+            let admitted = pool.admit(reserve);
+            let full = match (&admitted, self.reserve) {
+                (Err(reason), Reservation::AtMost(_)) => reason.full(),
+                _ => None,
+            };
+            match full.map(|full| self.tenant.most_for_one(full)) {
+                Some(most) if most < reserve => reserve = most,
+                _ => break admitted,
             }
-        }
+        };
         match admitted {
             Ok(()) => return Ok(Some(Arc::new(pool))),
             Err(Reason::NoGroup(error)) => return Err(DataFusionError::ResourcesExhausted(error)),

@@ -17,7 +17,7 @@ use crate::admission;
 use crate::consumers::{ConsumerUse, Consumers};
 use crate::refusal::{Reason, Stopped, size};
 use crate::reserve::Reserve;
-use crate::stop::{Asking, OfQuery, Stop, is_query, stop_query};
+use crate::stop::{Asking, OfQuery, Stop, StopOutcome, is_query, stop_query};
 use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 
 /// The memory pool of one query: a group below its tenant's, exact to the byte.
@@ -166,8 +166,8 @@ impl HighwaterPool {
         if !is_query(group) {
             return false;
         }
-        if !stop_query(group) {
-            // Nothing waits for it to end.
+        if stop_query(group) == StopOutcome::Spared {
+            // Nothing is to wait for it to end.
             group.exit_oom_victim();
         }
         true
@@ -309,7 +309,7 @@ impl HighwaterPool {
         };
         match self.shared().options.on_full {
             OnFull::Victim if is_urgent && self.fits_alone(bytes) => {
-                let _asking = Asking::begin(&self.stop, self.used());
+                let _asking = Asking::begin(&self.stop, group.usage_precise());
                 self.take(group, bytes, |group, bytes| group.charge(bytes).map(disown))
             }
             _ => Err(refusal),

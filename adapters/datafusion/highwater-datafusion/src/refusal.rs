@@ -7,7 +7,7 @@ use std::fmt;
 
 use datafusion_common::DataFusionError;
 use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation, human_readable_size};
-use highwater::group::ChargeError;
+use highwater::group::{ChargeError, GroupPath};
 use highwater::{Bytes, ChargeFailed};
 
 use crate::pool::HighwaterPool;
@@ -75,6 +75,17 @@ impl Reason {
                 left(max, tenant.group.usage_precise())
             }
             Self::Stopped(_) | Self::NoGroup(_) => Bytes::ZERO,
+        }
+    }
+
+    /// Returns the group that has no room, if there is one.
+    pub(crate) fn full(&self) -> Option<&GroupPath> {
+        match self {
+            Self::Room(failed) => match &failed.refusal {
+                ChargeError::OverMax { group, .. } => Some(group),
+                _ => None,
+            },
+            _ => None,
         }
     }
 

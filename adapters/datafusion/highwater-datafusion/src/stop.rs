@@ -1,12 +1,12 @@
 //! Stopping a query, so that others have its memory.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures::task::AtomicWaker;
-use highwater::Group;
+use highwater::{Bytes, Group};
 
 /// Whether a query is to stop.
 #[derive(Debug, Default)]
@@ -36,15 +36,14 @@ impl Stop {
 pub(crate) struct OfQuery(pub(crate) Arc<Stop>);
 
 /// A query that makes others give way.
-#[derive(Clone, Copy)]
 struct Asker {
-    stop: *const Stop,
-    usage: u64,
+    stop: Arc<Stop>,
+    usage: Bytes,
 }
 
 thread_local! {
     /// The query for which this thread asks for memory; handlers run on the thread that asks.
-    static ASKER: Cell<Option<Asker>> = const { Cell::new(None) };
+    static ASKER: RefCell<Option<Asker>> = const { RefCell::new(None) };
 }
 
 /// A query asks for memory, until dropped.
@@ -54,30 +53,34 @@ pub(crate) struct Asking<'p> {
 }
 
 impl<'p> Asking<'p> {
-    pub(crate) fn begin(stop: &'p Stop, usage: u64) -> Self {
+    pub(crate) fn begin(stop: &'p Arc<Stop>, usage: Bytes) -> Self {
         // Relaxed, here and below: see the field.
         stop.nr_asking.fetch_add(1, Ordering::Relaxed);
-        let former = ASKER.replace(Some(Asker { stop, usage }));
+        let former = ASKER.replace(Some(Asker {
+            stop: Arc::clone(stop),
+            usage,
+        }));
         Self { stop, former }
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        ASKER.set(self.former);
+        ASKER.set(self.former.take());
         self.stop.nr_asking.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Asker {
     /// Returns whether a query with this usage need not be stopped for the one that asks: the same,
-    /// because a refusal is enough; or a smaller one that asks, too, because of two queries that
-    /// ask only one is to give way.
-    fn spares(self, stop: &Stop, usage: u64) -> bool {
-        let it = ptr::from_ref(stop);
+    /// because a refusal is enough; a smaller one that asks, too, because of two queries that ask
+    /// only one is to give way; any, if the one that asks gives way itself.
+    fn spares(&self, stop: &Stop, usage: Bytes) -> bool {
+        let (own, it) = (Arc::as_ptr(&self.stop), ptr::from_ref(stop));
         // Relaxed: a query that begins to ask at this moment may be stopped.
         let is_asking = stop.nr_asking.load(Ordering::Relaxed) > 0;
-        self.stop == it || is_asking && (usage, it) < (self.usage, self.stop)
+        let is_smaller = (usage, it) < (self.usage, own);
+        own == it || self.stop.is_stopped() || is_asking && is_smaller
     }
 }
 
@@ -86,18 +89,35 @@ pub(crate) fn is_query(group: &Group) -> bool {
     group.data::<OfQuery>().is_some()
 }
 
-/// Stops the query whose group this is, if it is one's, and the one that asks does not spare it.
-pub(crate) fn stop_query(group: &Group) -> bool {
+/// Result of [`stop_query`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopOutcome {
+    /// It gives its memory back, or did so before.
+    Stopped,
+    /// It goes on.
+    Spared,
+    /// The group is no query's.
+    Other,
+}
+
+/// Stops the query whose group this is, unless the one that asks spares it.
+pub(crate) fn stop_query(group: &Group) -> StopOutcome {
     let Some(OfQuery(stop)) = group.data() else {
-        return false;
+        return StopOutcome::Other;
     };
-    let usage = group.usage_precise().0;
-    if ASKER.get().is_some_and(|asker| asker.spares(stop, usage)) {
-        return false;
+    if !stop.is_stopped() {
+        let usage = group.usage_precise();
+        let is_spared = ASKER.with_borrow(|asker| {
+            let asker = asker.as_ref();
+            asker.is_some_and(|asker| asker.spares(stop, usage))
+        });
+        if is_spared {
+            return StopOutcome::Spared;
+        }
     }
     group.mark_oom_victim();
     stop.stop();
-    true
+    StopOutcome::Stopped
 }
 
 #[cfg(test)]
@@ -109,38 +129,60 @@ mod tests {
     use crate::pool::HighwaterPool;
     use crate::tenant::{Options, Tenant};
 
-    // Symptom: of two queries that asked at once, each stopped the other. Goal: the larger one
-    // gives way, and each may stop one that does not ask.
-    // Method: the thread that looks asks for the query that began to ask last.
+    fn two(tenant: &Tenant) -> [Arc<HighwaterPool>; 2] {
+        [1, 2].map(|bytes| {
+            let pool = tenant.query().build().expect("no limits");
+            pool.force(bytes);
+            pool
+        })
+    }
+
+    fn asks(pool: &Arc<HighwaterPool>) -> Asking<'_> {
+        Asking::begin(pool.stop_of(), group(pool).usage_precise())
+    }
+
+    fn group(pool: &Arc<HighwaterPool>) -> &Group {
+        pool.group().expect("it has charged")
+    }
+
+    // Symptom: of two queries that asked at once, each stopped the other; one that was stopped
+    // already was not counted, and one that gave way itself stopped a third. Method: the thread
+    // that looks asks for the query that began to ask last.
     #[test]
     fn of_two_queries_that_ask_at_once_the_larger_gives_way() {
-        fn from(asks: &Arc<HighwaterPool>) -> Asking<'_> {
-            Asking::begin(asks.stop_of(), asks.used())
-        }
-        let group = |pool: &Arc<HighwaterPool>| pool.group().expect("it has charged").clone();
+        use StopOutcome::{Spared, Stopped};
         let hw = Manager::builder().frames(Bytes::ZERO).build();
         let root = hw.expect("no frames").root();
         let tenant = root.child("a", Limits::default()).expect("it is free");
         let tenant = Tenant::new(tenant, Options::default());
-        let [small, large] = [1, 2].map(|bytes| {
-            let pool = tenant.query().build().expect("no limits");
-            pool.force(bytes);
-            pool
-        });
+        let [small, large] = two(&tenant);
+        let [third, _fourth] = two(&tenant);
         {
-            let (_first, _then) = (from(&small), from(&large));
-            assert!(!stop_query(&group(&large)), "it asks itself");
-            assert!(!stop_query(&group(&small)), "it asks, too, and is smaller");
+            let (_first, _then) = (asks(&small), asks(&large));
+            assert_eq!(stop_query(group(&large)), Spared, "it asks itself");
+            assert_eq!(
+                stop_query(group(&small)),
+                Spared,
+                "it asks, too, and is smaller"
+            );
         }
         {
-            let (_first, _then) = (from(&large), from(&small));
-            assert!(!stop_query(&group(&small)), "it asks itself");
-            assert!(stop_query(&group(&large)));
+            let (_first, _then) = (asks(&large), asks(&small));
+            assert_eq!(stop_query(group(&small)), Spared, "it asks itself");
+            assert_eq!(stop_query(group(&large)), Stopped);
+            assert_eq!(stop_query(group(&large)), Stopped, "already");
         }
-        let _one = from(&large);
-        assert!(stop_query(&group(&small)), "it does not ask");
-        assert!(small.is_stopped() && large.is_stopped());
-        for (pool, bytes) in [(&small, 1), (&large, 2)] {
+        {
+            let _one = asks(&large);
+            assert_eq!(
+                stop_query(group(&third)),
+                Spared,
+                "the one that asks gives way"
+            );
+        }
+        let _one = asks(&third);
+        assert_eq!(stop_query(group(&small)), Stopped, "it does not ask");
+        for (pool, bytes) in [(&small, 1), (&large, 2), (&third, 1), (&_fourth, 2)] {
             pool.give_back(bytes);
         }
     }

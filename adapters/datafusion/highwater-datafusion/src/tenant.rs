@@ -11,7 +11,7 @@ use highwater::{Bytes, Group};
 use crate::admission::Admission;
 use crate::fairness::Fairness;
 use crate::pool::HighwaterPool;
-use crate::stop::stop_query;
+use crate::stop::{StopOutcome, stop_query};
 
 /// Rules that the queries of a tenant share.
 #[derive(Clone, Debug)]
@@ -222,7 +222,7 @@ impl Shared {
             if given >= want || usage == Bytes::ZERO {
                 break;
             }
-            if stop_query(&group) {
+            if stop_query(&group) == StopOutcome::Stopped {
                 given += usage;
             }
         }

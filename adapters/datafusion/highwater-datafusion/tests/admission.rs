@@ -267,6 +267,30 @@ fn memory_that_the_program_keeps_elsewhere_is_not_waited_for() {
     }
 }
 
+// Goal: a query may run queries of a tenant of its own below its group: these do not wait for it.
+#[test]
+fn a_query_within_a_query_does_not_wait_for_it() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let outer = tenant.query().build().expect("no limits");
+    let shared: Arc<dyn MemoryPool> = Arc::clone(&outer) as _;
+    let held = holding("join", &shared);
+    held.try_grow(6 * MIB).expect("there is room");
+    let below = outer.group().expect("it has charged");
+    let below = below.child("inner", Limits::default()).expect("it is free");
+    let inner = Tenant::new(below, Options::default());
+    let mut neighbour = Some(block_on(inner.admit(Bytes::mib(8))).expect("there is room"));
+    let query = inner.run(Retry::default(), |pool| needs(pool, 9 * MIB));
+    let meanwhile = async {
+        while inner.counts().waiting == 0 {
+            Yield(false).await;
+        }
+        neighbour = None;
+    };
+    let (outcome, ()) = within_reason(futures::future::join(query, meanwhile));
+    assert_eq!(outcome.expect("there is enough"), 9 * MIB);
+}
+
 #[test]
 fn a_maximum_that_changes_is_no_reason_to_refuse_admission() {
     // Method: one thread raises and lowers the maximum while queries ask for all there is.

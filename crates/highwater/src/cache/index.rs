@@ -217,6 +217,12 @@ impl Index {
         self.presence_locked(key)
     }
 
+    /// Wakes those that wait for a page, to look again.
+    pub(super) fn wake_waiting(&self, key: PageKey) -> Woken {
+        let shard = self.shard(self.bucket(key));
+        wake(shard, shard.waiting.lock(), key)
+    }
+
     /// Inserts a page as filling; returns false if it is already in the index.
     pub(super) fn insert_filling(&self, key: PageKey, pfn: Pfn) -> bool {
         let bucket = self.bucket(key);

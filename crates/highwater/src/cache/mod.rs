@@ -39,6 +39,7 @@ mod index;
 mod key;
 mod latch;
 mod leaves;
+mod lookup;
 mod outcome;
 mod readahead;
 mod resize;
@@ -61,8 +62,6 @@ pub(crate) mod loom;
 mod tests;
 
 use std::fmt;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 pub use area::{AreaFlag, AreaSpec, VmArea};
 pub use backing::{Backing, order_of_size, pages_in};
@@ -286,31 +285,6 @@ impl PageCache {
     #[must_use]
     pub fn pin_at(&self, key: PageKey, pfn: Pfn) -> Option<Pinned> {
         Pinned::new(Arc::clone(&self.memory), pfn, key.get())
-    }
-
-    /// Looks a page up, after waiting for a fill or eviction of it.
-    ///
-    /// # Cost
-    ///
-    /// The lock of one index shard, and the file's I/O if another thread reads the page.
-    pub fn lookup(&self, key: PageKey) -> Presence {
-        self.index.lookup(key)
-    }
-
-    /// As [`lookup`](Self::lookup), but waits at most so long: `None` if it may go on.
-    pub(crate) fn lookup_for(&self, key: PageKey, at_most: Duration) -> Option<Presence> {
-        self.index.lookup_for(key, at_most)
-    }
-
-    /// As [`lookup`](Self::lookup) for a task: does not wait, but wakes the task when the fill or
-    /// eviction in progress ends.
-    pub fn poll_lookup(&self, key: PageKey, context: &mut Context<'_>) -> Poll<Presence> {
-        self.index.poll_lookup(key, context)
-    }
-
-    /// As [`lookup`](Self::lookup), without waiting: `None` during a fill or eviction.
-    pub fn lookup_now(&self, key: PageKey) -> Option<Presence> {
-        self.index.lookup_now(key)
     }
 
     /// Tries to evict each of `candidates`, which the caller has isolated from their lists.

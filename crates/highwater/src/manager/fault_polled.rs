@@ -16,6 +16,7 @@ use super::Core;
 use super::alarm::Alarm;
 use super::error::ReadError;
 use super::fault::{Found, ROUNDS_MAX};
+use super::fill::InRead;
 use super::flight::{Arrived, Landing};
 use super::mapping::Mapping;
 use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX, Patience};
@@ -78,6 +79,7 @@ impl TaskFault {
 
     /// Begins a poll of the task, or ends the fault.
     pub(super) fn end_announcement(&mut self, core: &Core) {
+        self.shortage.alarm = None;
         if std::mem::take(&mut self.is_announced) {
             core.io.flights.end_announcement();
         }
@@ -181,6 +183,9 @@ impl Core {
         let key = area.key(page);
         source.file.check_end(key.page())?;
         match self.cache.poll_lookup(key, context) {
+            Poll::Pending if InRead::is_now() && self.fly_queued(key) => {
+                return Ok(PolledFault::Again);
+            }
             Poll::Pending => return Ok(PolledFault::Waits),
             Poll::Ready(Presence::Absent) => {}
             Poll::Ready(Presence::Resident(pfn)) => {
@@ -197,7 +202,6 @@ impl Core {
             }
             Err(_) => self.supply_one(source, key.page())?,
         };
-        shortage.alarm = None;
         // Once for each miss: a second look at the same page would count as a jump.
         let window = self.window_of_miss(source, key.page(), 1);
         let Some(mut fills) = self.begin_wanted(source, &window, supply) else {
@@ -260,12 +264,8 @@ impl Core {
 impl MemoryWait {
     /// Has the task woken at `at` although no flight has landed: storage may never answer.
     fn set_alarm(&mut self, core: &Core, at: Duration, context: &mut Context<'_>) {
-        let now = core.now();
-        if self.alarm.as_ref().is_none_or(|alarm| alarm.at() <= now) {
-            self.alarm = Some(Alarm::new(&core.alarms, core.begun, at));
-        }
-        let alarm = self.alarm.as_mut().expect("it was set");
-        if alarm.poll(now, context).is_ready() {
+        let alarm = self.alarm.insert(Alarm::new(&core.alarms, core.begun, at));
+        if alarm.poll(core.now(), context).is_ready() {
             context.waker().wake_by_ref();
         }
     }

@@ -9,6 +9,7 @@
 //! Invariant: the charge of [`Fills`] equals the pages being filled; on every exit path both are
 //! released or become resident.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -486,6 +487,32 @@ fn run_len(filling: &[Filling]) -> usize {
     neighbours.count() + 1
 }
 
+thread_local! {
+    /// Reads of storage that this thread is in, of any manager.
+    static NR_READS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread is in a read of storage while this lives.
+pub(super) struct InRead(());
+
+impl InRead {
+    fn begin() -> Self {
+        NR_READS.set(NR_READS.get() + 1);
+        Self(())
+    }
+
+    /// Returns whether this thread is in a read, so that others may wait for what it brings in.
+    pub(super) fn is_now() -> bool {
+        NR_READS.get() > 0
+    }
+}
+
+impl Drop for InRead {
+    fn drop(&mut self) {
+        NR_READS.set(NR_READS.get() - 1);
+    }
+}
+
 /// Reads neighbouring pages; returns how many of them are complete, and sound as their storage
 /// [verifies](crate::Backing::verify). The last page of a file is zero
 /// beyond the end of the file, and so are the bytes that storage other than the library's own did
@@ -495,6 +522,7 @@ pub(super) fn read_run(
     file: &FileEntry,
     filling: &mut [Filling],
 ) -> Result<usize, ReadError> {
+    let _in_read = InRead::begin();
     let (backing, first) = (file.backing(), filling[0].page());
     let lens: Vec<usize> = filling
         .iter()

@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::Io;
-use super::threads::is_reading;
 use crate::manager::{Core, Manager};
 use crate::memmap::Bell;
 use crate::sync::{Arc, Condvar, LockClass, Mutex, OnceLock, Rank};
@@ -201,12 +200,7 @@ impl Core {
     /// Hands reads to the system, and lands what has ended; returns whether anything has.
     fn pump_reads(&self) -> bool {
         self.submit_reads();
-        if self.reap_reads() > 0 {
-            return true;
-        }
-        // All other threads may wait in storage, as this one does.
-        let queued = is_reading(&self.io).then(|| self.io.threads.take_left(|_| true));
-        queued.flatten().map(|flight| self.fly(flight)).is_some()
+        self.reap_reads() > 0
     }
 
     /// Sleeps until a read has ended, or a waker is called.

@@ -28,10 +28,9 @@
 //! none is called while a flight is half landed ([`Woken::held_by`]), and a flight that has ended
 //! is on no thread's stack until that thread lands it.
 
+mod drive;
 mod reaper;
 mod threads;
-
-mod drive;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,7 +38,7 @@ use std::task::Waker;
 
 use super::Core;
 use super::error::ReadError;
-use super::fill::Fills;
+use super::fill::{Fills, InRead};
 use super::flight::{Flight, Flights, Wanted};
 use crate::cache::{FileId, Filling, PageKey};
 use crate::group::GroupNode;
@@ -338,12 +337,18 @@ impl Core {
     /// Has a thread read a flight: this one, if there is no other, or if all others are busy and
     /// this one is in a read, which may wait for the flight.
     fn start_in_thread(&self, flight: Flight) {
-        let queued = match threads::is_reading(&self.io) {
-            true => self.io.threads.read_if_free(self, flight),
-            false => self.io.threads.read(self, flight),
-        };
-        if let Err(flight) = queued {
-            self.fly(flight);
+        if InRead::is_now() {
+            let queued = self.io.threads.read_if_free(self, flight);
+            return queued.unwrap_or_else(|flight| self.fly(flight));
+        }
+        match self.io.threads.read(self, flight) {
+            Ok(left) => {
+                // Those that wait may be all that can read it.
+                let mut woken = Woken::default();
+                left.into_iter()
+                    .for_each(|key| woken.append(self.cache.wake_waiting(key)));
+            }
+            Err(flight) => self.fly(flight),
         }
     }
 

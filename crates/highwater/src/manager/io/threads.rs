@@ -7,14 +7,14 @@
 //! # Storage that itself reads from the cache
 //!
 //! All threads may be in such storage, which waits for pages whose reads are queued behind them. So
-//! a thread that waits for a page takes its read out of the queue ([`Core::fly_queued`]); and one
-//! that is in a read queues none behind itself, and takes any while it runs a future.
+//! a thread that waits for a page takes its read out of the queue ([`Core::fly_queued`]), and so
+//! does one that polls a future for the page while it is [in a read](crate::manager::fill::InRead).
+//! A read that is queued behind busy threads wakes those that wait for its pages. And a thread that
+//! is in a read queues none behind the others.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::Io;
 use crate::cache::{FileEntry, FileId, Filling, PageKey};
 use crate::manager::Core;
 use crate::manager::error::ReadError;
@@ -28,34 +28,6 @@ static THREADS_LOCK: LockClass = LockClass::new("io_threads", Rank::Leaf);
 /// Most threads of a manager. Chosen: a device's speed hardly grows beyond this depth, and a thread
 /// costs the system about 20 KiB.
 pub(super) const THREADS_MAX: usize = 16;
-
-thread_local! {
-    /// The `Io` for which this thread is in a read: its address, or 0.
-    static IN_READ: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Returns whether this thread is in a read of the manager's storage.
-pub(super) fn is_reading(io: &Io) -> bool {
-    IN_READ.get() == std::ptr::from_ref(io).addr()
-}
-
-/// This thread is in a read while this lives.
-struct InRead {
-    before: usize,
-}
-
-impl InRead {
-    fn begin(io: &Io) -> Self {
-        let before = IN_READ.replace(std::ptr::from_ref(io).addr());
-        Self { before }
-    }
-}
-
-impl Drop for InRead {
-    fn drop(&mut self) {
-        IN_READ.set(self.before);
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct ReadThreads {
@@ -95,14 +67,17 @@ impl ReadThreads {
         self.state.lock().threads.len()
     }
 
-    /// Queues a read; returns it if there is no thread for it.
-    pub(super) fn read(&self, core: &Core, flight: Flight) -> Result<(), Flight> {
+    /// Queues a read; returns its pages if all threads are busy, and the read if there is none.
+    pub(super) fn read(&self, core: &Core, flight: Flight) -> Result<Vec<PageKey>, Flight> {
         let mut state = self.state.lock();
-        if !self.is_any_free(&mut state, core) && state.threads.is_empty() {
+        let is_free = self.is_any_free(&mut state, core);
+        if state.threads.is_empty() {
             return Err(flight);
         }
+        let left = flight.cargo.filling.iter().filter(|_| !is_free);
+        let left = left.map(Filling::key).collect();
         self.queue(state, flight);
-        Ok(())
+        Ok(left)
     }
 
     /// As [`read`](Self::read), but returns the read also if all threads are busy.
@@ -221,9 +196,7 @@ impl Core {
         } = flight;
         // This thread's meanwhile: storage that itself reads from the cache must not wait for them.
         let way = self.reclaim.attach(cargo.way);
-        let reading = InRead::begin(&self.io);
         let read = self.read_flight(source.file(), &mut cargo.filling);
-        drop(reading);
         cargo.way = way.detach();
         let flight = Flight {
             source,
@@ -233,15 +206,14 @@ impl Core {
         drop(self.land(flight, read));
     }
 
-    /// Reads the flight of a page, if it is queued and all threads are busy.
-    pub(in crate::manager) fn fly_queued(&self, key: PageKey) {
+    /// Reads the flight of a page, if it is queued and all threads are busy; returns whether.
+    pub(in crate::manager) fn fly_queued(&self, key: PageKey) -> bool {
         let is_in = |flight: &Flight| {
             let mut pages = flight.cargo.filling.iter();
             flight.source.file().id() == key.file() && pages.any(|it| it.page() == key.page())
         };
-        if let Some(flight) = self.io.threads.take_left(is_in) {
-            self.fly(flight);
-        }
+        let queued = self.io.threads.take_left(is_in);
+        queued.map(|flight| self.fly(flight)).is_some()
     }
 
     /// Reads the pages of a flight, again if the file's end has moved meanwhile.
