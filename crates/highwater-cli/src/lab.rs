@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use highwater::topology::{CPUS_MAX, Topology};
 use highwater_lab::control::{Control, Progress};
 use highwater_lab::experiments::{
-    EXPERIMENTS, Experiment, ExperimentError, Options, Request, Size, find, machine_of,
+    EXPERIMENTS, Experiment, ExperimentError, Options, Request, Size, THREADS_MAX, find, machine_of,
 };
 use highwater_lab::report::{Judge, Outcome, Table, wrapped};
 use indicatif::HumanCount;
@@ -97,7 +97,7 @@ pub(crate) struct LabArguments {
 
     /// Number of threads, with --real [default: the experiment's own number]
     #[arg(long, value_name = "N", requires = "real")]
-    #[arg(value_parser = whole::<u32>(1..=u32::MAX.into(), " of threads"))]
+    #[arg(value_parser = whole::<u32>(1..=THREADS_MAX.into(), " of threads"))]
     threads: Option<u32>,
 
     /// Also replay a recorded trace: of RSS events, as in traces/README.md, or for `policies` of

@@ -193,8 +193,8 @@ fn bad_input_is_refused() {
     for (arguments, reason) in [
         (vec!["host", "--root", &empty], "proc cannot be listed"),
         (vec!["host", "--root", &root], "`interval_s` is -1"),
-        (vec!["host", "--explain", "19"], "1..=18"),
-        (vec!["host", "--seconds", "0"], "1..=3600"),
+        (vec!["host", "--explain", "19"], "1 to 18"),
+        (vec!["host", "--seconds", "0"], "1 to 3600"),
         (
             vec!["host", "--json", "--explain", "2"],
             "cannot be used with",

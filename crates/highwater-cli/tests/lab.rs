@@ -66,18 +66,18 @@ fn mistakes_are_named() {
         ),
         (
             &["lab", "rss-theft", "--real", "--threads", "0"],
-            &["0 threads", "1 to 1000000", "--threads"],
+            &["'0'", "1 to 1000000", "--threads"],
         ),
         (&["lab", "rss-theft", "--threads", "9"], &["--real"]),
         (&["lab"], &["<NAME>"]),
         (&["lab", "rss"], &["'rss'", "rss-hop"]),
         (
             &["lab", "rss-hop", "--cpus", "0"],
-            &["0 CPUs", "1 to 65536", "--cpus"],
+            &["'0'", "1 to 65536", "--cpus"],
         ),
         (
             &["lab", "rss-hop", "--cpus", "70000"],
-            &["70000 CPUs", "1 to 65536"],
+            &["'70000'", "1 to 65536"],
         ),
         (
             &["lab", "rss-hop", "--cpus", "16384"],

@@ -15,6 +15,7 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -263,6 +264,138 @@ fn writers_of_one_leaf_survive_its_splits() {
         })
         .unwrap();
     assert_eq!(keys, (0..threads * each).collect::<Vec<_>>());
+}
+
+fn open<B: Backing + 'static>(
+    hw: &Manager,
+    dir: &Path,
+    storage: Arc<B>,
+    append: log::Append,
+) -> Store {
+    let data = Arc::new(DataFile(storage));
+    Store::open(hw, &hw.root(), dir, Media { data, append }).unwrap()
+}
+
+fn storage(dir: &Path) -> Arc<FileBacking> {
+    Arc::new(FileBacking::new(data_file(dir)).unwrap())
+}
+
+fn put(store: &Store, key: u64) -> Result<(), StoreError> {
+    let mut transaction = store.begin();
+    transaction.put(key, &key.to_le_bytes())?;
+    transaction.commit()
+}
+
+// Symptom: after a crash between the first segment and its first record, each read went round in
+// circles; and a segment that a failed checkpoint had left ended recovery, without an error.
+#[test]
+fn segments_without_records_are_no_obstacle() {
+    let dir = tempfile::tempdir().unwrap();
+    let segment = |first: u64| dir.path().join(format!("log.{first:020}"));
+    File::create(segment(1)).unwrap();
+    let hw = manager();
+    let store = open(&hw, dir.path(), storage(dir.path()), append_only);
+    (0..4).for_each(|key| put(&store, key).unwrap());
+    drop(store);
+    File::create(segment(3)).unwrap();
+    let store = open(&hw, dir.path(), storage(dir.path()), append_only);
+    for key in 0..4 {
+        assert_eq!(number(store.get(key).unwrap()), key);
+    }
+    drop(store);
+    // A segment that goes on after records which are nowhere.
+    std::fs::write(segment(99), [1]).unwrap();
+    assert!(log::replay(dir.path(), |_, _| ()).is_err());
+}
+
+/// Storage whose next sync fails.
+#[derive(Debug)]
+struct FailsOnce(Arc<FileBacking>, AtomicBool);
+
+impl Backing for FailsOnce {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read_page(page, buf)
+    }
+
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        self.0.write_page(page, buf)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self.1.swap(false, Ordering::Relaxed) {
+            true => Err(io::Error::other("the system has dropped pages")),
+            false => self.0.sync(),
+        }
+    }
+}
+
+// Symptom: a checkpoint after one whose sync had failed shortened the log, which alone had what the
+// system may have dropped.
+#[test]
+fn no_checkpoint_follows_one_that_may_have_lost_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let hw = manager();
+    let storage = Arc::new(FailsOnce(storage(dir.path()), AtomicBool::new(false)));
+    let store = open(&hw, dir.path(), Arc::clone(&storage), append_only);
+    put(&store, 7).unwrap();
+    storage.1.store(true, Ordering::Relaxed);
+    assert!(store.checkpoint(Pages(1), || ()).is_err());
+    assert!(store.checkpoint(Pages(1), || ()).is_err());
+    assert!(put(&store, 8).is_err());
+    assert_eq!(
+        log::replay(dir.path(), |_, _| ()).unwrap(),
+        3,
+        "the log has both"
+    );
+}
+
+// Symptom: a checkpoint began only when no transaction had come during a whole write of the log.
+#[test]
+fn a_checkpoint_begins_under_load() {
+    fn append_slowly(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        std::thread::sleep(Duration::from_millis(2));
+        append_only(file, bytes)
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let hw = manager();
+    let store = open(&hw, dir.path(), storage(dir.path()), append_slowly);
+    let (is_over, nr_commits) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (store, is_over, nr_commits) = (&store, &is_over, &nr_commits);
+            scope.spawn(move || {
+                for nth in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    put(store, nth << 8 | thread).unwrap();
+                    nr_commits.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..10 {
+            let before = nr_commits.load(Ordering::Relaxed);
+            store.checkpoint(Pages(1_000), || ()).unwrap();
+            // One write of the log before it, and one beside it.
+            let meanwhile = nr_commits.load(Ordering::Relaxed) - before;
+            assert!(meanwhile < 1_000, "{meanwhile} commits");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_page_in_anothers_place_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataFile(storage(dir.path()));
+    let mut page = vec![7; PAGE_SIZE];
+    data.seal(FilePage(2), &mut page);
+    data.verify(FilePage(2), &page).unwrap();
+    assert!(data.verify(FilePage(3), &page).is_err());
 }
 
 #[test]

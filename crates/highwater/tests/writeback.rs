@@ -320,9 +320,9 @@ fn each_handle_hears_of_each_failed_sync_once() {
 }
 
 #[test]
-fn threads_that_sync_one_handle_hear_of_a_failure_once() {
-    // Goal, method: as above, but four threads on one handle, and another one that reports all in
-    // the end.
+fn threads_that_sync_one_handle_hear_of_each_failure() {
+    // Goal, method: as above, but four threads on one handle, each of which is told of failures
+    // beside its syncs, and another one that reports all in the end.
     let hw = support::manager(64);
     let storage = TestFile::new(8);
     let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
@@ -356,7 +356,9 @@ fn threads_that_sync_one_handle_hear_of_a_failure_once() {
     storage.fails_syncs.store(false, Ordering::Relaxed);
     file.sync().expect("this handle has heard of all");
     match other.sync() {
-        Err(SyncError::Earlier { failures, .. }) => assert_eq!(failures, told),
+        Err(SyncError::Earlier { failures, .. }) => {
+            assert!((failures..=4 * failures).contains(&told))
+        }
         result => panic!("{told} failures, but {result:?}"),
     }
     drop(map);
@@ -435,14 +437,14 @@ impl Backing for TellsOne {
 fn no_sync_succeeds_while_another_is_being_told_of_a_failure() {
     // Goal: each open handle reports a failure once, and before it reports success. Method: storage
     // fails the first handle's sync, which is held up before it can return; the second handle's
-    // sync runs meanwhile, and storage reports success.
+    // sync runs meanwhile, and storage reports success; also a second thread's, of one handle.
     let hw = support::manager(64);
     let storage = Arc::new(TellsOne::default());
     let backing = Arc::clone(&storage) as Arc<dyn Backing>;
     let first = hw.open_backing(backing, Access::ReadWrite);
     let first = first.expect("one file more");
-    let [second, third] = [(); 2].map(|()| first.clone());
-    for _ in 0..20 {
+    let [other, third] = [(); 2].map(|()| first.clone());
+    for (nth, second) in [&first, &other].repeat(10).into_iter().enumerate() {
         storage.has_failed.store(true, Ordering::SeqCst);
         storage.asked.store(0, Ordering::SeqCst);
         storage.may_tell.store(false, Ordering::SeqCst);
@@ -468,7 +470,10 @@ fn no_sync_succeeds_while_another_is_being_told_of_a_failure() {
             matches!(late, Err(SyncError::Earlier { failures: 1, .. })),
             "{late:?}"
         );
-        for handle in [&first, &second, &third] {
+        if nth % 2 == 0 {
+            assert!(other.sync().is_err(), "it has not");
+        }
+        for handle in [&first, &other, &third] {
             handle.sync().expect("it has heard of it");
         }
     }

@@ -10,7 +10,7 @@ use crate::control::Control;
 use crate::report::{Check, Figures, Headline, Judge, Outcome, Row};
 
 /// Upper bound of the number of threads in a request.
-const THREADS_MAX: u32 = 1_000_000;
+pub const THREADS_MAX: u32 = 1_000_000;
 
 /// Amount of work of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

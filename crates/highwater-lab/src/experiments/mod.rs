@@ -45,7 +45,9 @@ mod truth;
 pub mod victim;
 
 pub use error::ExperimentError;
-pub use experiment::{Experiment, Extra, Findings, Options, Request, Setup, Size, machine_of};
+pub use experiment::{
+    Experiment, Extra, Findings, Options, Request, Setup, Size, THREADS_MAX, machine_of,
+};
 
 /// Every experiment, in the order in which `highwater lab all` runs them.
 pub static EXPERIMENTS: &[&Experiment] = &[

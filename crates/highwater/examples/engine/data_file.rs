@@ -9,8 +9,11 @@ use highwater::{Backing, FileBacking, FilePage};
 #[derive(Debug)]
 pub(crate) struct DataFile<B = FileBacking>(pub(crate) Arc<B>);
 
-fn checksum(page: &[u8]) -> [u8; 4] {
-    crc32fast::hash(&page[4..]).to_le_bytes()
+/// Also of the page's number, so that a page in another's place is found.
+fn checksum(page: FilePage, bytes: &[u8]) -> [u8; 4] {
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc32fast::hash(&page.0.to_le_bytes()));
+    hasher.update(&bytes[4..]);
+    hasher.finalize().to_le_bytes()
 }
 
 impl<B: Backing> Backing for DataFile<B> {
@@ -46,14 +49,14 @@ impl<B: Backing> Backing for DataFile<B> {
         true
     }
 
-    fn seal(&self, _page: FilePage, copy: &mut [u8]) {
-        let sum = checksum(copy);
+    fn seal(&self, page: FilePage, copy: &mut [u8]) {
+        let sum = checksum(page, copy);
         copy[..4].copy_from_slice(&sum);
     }
 
     fn verify(&self, page: FilePage, bytes: &[u8]) -> io::Result<()> {
         // A page that was never written is zeros.
-        if bytes[..4] == checksum(bytes) || bytes.iter().all(|byte| *byte == 0) {
+        if bytes[..4] == checksum(page, bytes) || bytes.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
         Err(io::Error::new(

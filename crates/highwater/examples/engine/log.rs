@@ -182,16 +182,47 @@ impl Log {
 
     /// Begins a new segment for a checkpoint; returns its first LSN.
     pub(crate) fn switch(&self) -> io::Result<u64> {
-        loop {
-            let last = self.tail().next - 1;
-            self.flush(last)?;
-            let mut tail = self.tail();
-            if tail.next - 1 == last && tail.segment.is_some() {
-                tail.segment = Some(create_segment(&self.dir, tail.next)?);
-                tail.redo = tail.next;
-                return Ok(tail.next);
+        let mut tail = self.tail();
+        let mut segment = loop {
+            match (tail.failed, tail.segment.take()) {
+                (Some(kind), _) => return Err(kind.into()),
+                (None, Some(segment)) => break segment,
+                (None, None) => tail = self.wait(tail),
             }
+        };
+        // If this fails, pages are logged whole once more than they need to be.
+        tail.redo = tail.next;
+        let (bytes, next) = (std::mem::take(&mut tail.pending), tail.next);
+        drop(tail);
+        let appended = (self.append)(&mut segment, &bytes);
+        let created = match &appended {
+            Ok(()) => create_segment(&self.dir, next),
+            Err(error) => Err(error.kind().into()),
+        };
+        let mut tail = self.tail();
+        match appended {
+            Ok(()) => self.durable.store(next - 1, Ordering::Release),
+            Err(error) => tail.failed = Some(error.kind()),
         }
+        let (segment, begun) = match created {
+            Ok(created) => (created, Ok(next)),
+            Err(error) => (segment, Err(error)),
+        };
+        tail.segment = Some(segment);
+        self.written.notify_all();
+        begun
+    }
+
+    /// Refuses all that follows: the data file may have lost pages that counted as durable, and
+    /// only a recovery from this log brings them back.
+    pub(crate) fn fail(&self, kind: io::ErrorKind) {
+        self.tail().failed = Some(kind);
+        self.written.notify_all();
+    }
+
+    fn wait<'t>(&self, tail: MutexGuard<'t, Tail>) -> MutexGuard<'t, Tail> {
+        let waited = self.written.wait(tail);
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the segments before the one that begins at `lsn`, oldest first.
@@ -220,8 +251,7 @@ impl WriteGate for Log {
                 return Ok(());
             }
             let Some(mut segment) = tail.segment.take() else {
-                let waited = self.written.wait(tail);
-                tail = waited.unwrap_or_else(PoisonError::into_inner);
+                tail = self.wait(tail);
                 continue;
             };
             let (bytes, last) = (std::mem::take(&mut tail.pending), tail.next - 1);
@@ -241,9 +271,15 @@ impl WriteGate for Log {
 /// Creates an empty segment, also in the place of one that never got a whole record.
 fn create_segment(dir: &Path, first: u64) -> io::Result<File> {
     let path = dir.join(format!("log.{first:020}"));
-    let file = File::create(path)?;
-    sync_dir(dir)?;
-    Ok(file)
+    let file = File::create(&path)?;
+    match sync_dir(dir) {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            // The records that it is named for may go elsewhere.
+            fs::remove_file(path)?;
+            Err(error)
+        }
+    }
 }
 
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
@@ -264,15 +300,21 @@ pub(crate) fn segments(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// Calls `visit` with each record that is whole, in order, up to the first that is not; returns
-/// the LSN after the last.
+/// the LSN after the last. All of them are durable then.
 pub(crate) fn replay(dir: &Path, mut visit: impl FnMut(u64, Record)) -> io::Result<u64> {
     let segments = segments(dir)?;
     let mut next = segments.first().map_or(1, |(first, _)| *first);
+    sync_dir(dir)?;
     for (first, path) in segments {
-        if first != next {
-            break;
-        }
+        // What a killed process wrote may be in the system's memory alone.
+        File::open(&path)?.sync_data()?;
         let bytes = fs::read(path)?;
+        match first {
+            first if first == next => {}
+            // Created for records that went elsewhere.
+            _ if bytes.is_empty() => continue,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
         let mut rest = &bytes[..];
         while let Some(record) = unframe(&mut rest, next) {
             visit(next, record);

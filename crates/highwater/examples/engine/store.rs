@@ -13,9 +13,10 @@ use std::sync::Arc;
 use highwater::WriteGate;
 use highwater::{
     Access, Backing, File, FilePage, Group, Manager, OpenError, PAGE_SIZE, Pages, RangeError,
+    SyncError,
 };
 
-use super::log::{Append, Change, Log, Record, replay, segments};
+use super::log::{Append, Change, Log, Record, replay};
 use super::node::{self, KEYS_MAX, Node, Page, VALUE_MAX};
 use super::tree::{self, Held, Tree, TreeError};
 
@@ -119,9 +120,13 @@ impl Store {
     pub(crate) fn checkpoint(&self, at_a_time: Pages, pause: impl Fn()) -> Result<(), StoreError> {
         let redo = self.log.switch()?;
         let step = || {
-            self.file
-                .checkpoint(redo, at_a_time)
-                .map_err(io::Error::other)
+            let redone = self.file.checkpoint(redo, at_a_time);
+            redone.map_err(|error| {
+                if !matches!(error, SyncError::WriteBack { .. }) {
+                    self.log.fail(io::ErrorKind::Other);
+                }
+                io::Error::other(error)
+            })
         };
         while step()? < redo {
             pause();
@@ -266,11 +271,27 @@ struct Leaf<'a> {
 /// it is mended by the next recovery: the log stays until the pages are durable.
 fn recover(dir: &Path, media: &Media) -> Result<u64, StoreError> {
     fs::create_dir_all(dir)?;
-    if segments(dir)?.is_empty() {
+    let (mut next, mut pages) = redone(dir)?;
+    if next == 1 {
+        // The store is new, or a crash ended its creation.
         let log = Log::begin(dir, 1, media.append)?;
         let images = tree::empty().map(|(number, page)| (number, Change::Image(page)));
         log.flush(log.append(|_, _| images.into()))?;
+        (next, pages) = redone(dir)?;
     }
+    for (number, mut page) in pages {
+        let number = FilePage(number);
+        media.data.seal(number, &mut page[..]);
+        if media.data.write_page(number, &page[..])? < page.len() {
+            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+        }
+    }
+    media.data.sync()?;
+    Ok(next)
+}
+
+/// Returns the LSN of the next record, and the pages as the log leaves them.
+fn redone(dir: &Path) -> io::Result<(u64, BTreeMap<u64, Box<Page>>)> {
     let mut pages: BTreeMap<u64, Box<Page>> = BTreeMap::new();
     let next = replay(dir, |lsn, record| {
         for (number, change) in record {
@@ -281,13 +302,5 @@ fn recover(dir: &Path, media: &Media) -> Result<u64, StoreError> {
             node::set_lsn(page, lsn);
         }
     })?;
-    for (number, mut page) in pages {
-        let number = FilePage(number);
-        media.data.seal(number, &mut page[..]);
-        if media.data.write_page(number, &page[..])? < page.len() {
-            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
-        }
-    }
-    media.data.sync()?;
-    Ok(next)
+    Ok((next, pages))
 }

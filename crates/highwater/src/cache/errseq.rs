@@ -68,22 +68,29 @@ impl SyncFailures {
     }
 
     /// Makes everything that was written durable; returns an error also for failures that the
-    /// handle has not reported yet. Holds no lock during the I/O.
+    /// handle has not reported yet, and for those of syncs that ran beside this one, whichever
+    /// handle reports them. Holds no lock during the I/O.
     pub(super) fn sync(&self, backing: &dyn Backing, told: &ToldOf) -> Result<(), SyncError> {
-        let number = self.begin();
+        let begun = self.begin();
         let result = guarded(|| backing.sync());
-        self.end(number, result, told)
+        self.end(begun, result, told)
     }
 
-    fn begin(&self) -> u64 {
+    /// Begins a sync; returns its number, and the failures before it.
+    fn begin(&self) -> (u64, u64) {
         let mut so_far = self.so_far.lock();
         so_far.nr_begun += 1;
         let number = so_far.nr_begun;
         so_far.under_way.push(number);
-        number
+        (number, so_far.failures)
     }
 
-    fn end(&self, number: u64, result: io::Result<()>, told: &ToldOf) -> Result<(), SyncError> {
+    fn end(
+        &self,
+        (number, before): (u64, u64),
+        result: io::Result<()>,
+        told: &ToldOf,
+    ) -> Result<(), SyncError> {
         let mut so_far = self.so_far.lock();
         so_far.under_way.retain(|other| *other != number);
         self.ended.notify_all();
@@ -101,7 +108,10 @@ impl SyncFailures {
             self.ended.wait(&mut so_far);
         }
         // Relaxed: under the lock.
-        let failures = so_far.failures - told.failures.swap(so_far.failures, Ordering::Relaxed);
+        let told = told.failures.swap(so_far.failures, Ordering::Relaxed);
+        // Also what another thread of this handle was told meanwhile: it may be about pages that
+        // this sync is to answer for.
+        let failures = so_far.failures - told.min(before);
         match so_far.last.clone().filter(|_| failures > 0) {
             Some(last) => Err(SyncError::Earlier { failures, last }),
             None => Ok(()),

@@ -24,6 +24,8 @@ use crate::units::{Bytes, Pages};
 /// Default of [`Builder::grace`]. Chosen: an engine that checks for cancellation after each batch,
 /// every 1 to 10 ms, has checked ten times by then; and a client does not notice the delay.
 const GRACE_DEFAULT: Duration = Duration::from_millis(100);
+/// The longest grace period: as good as for ever, and never too long to add to a time.
+const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Settings of a manager.
 #[derive(Clone, Debug)]
@@ -384,7 +386,7 @@ impl Builder {
     /// promised to [give memory back](super::Group::on_reclaim), before it selects the next. It
     /// starts when the group is told and restarts when it gives memory back. Too short, and a
     /// second group is stopped while the first is still ending; too long, and a group that ignores
-    /// the request delays every waiting charge. Default: 100 ms.
+    /// the request delays every waiting charge. Default: 100 ms; more than a year counts as a year.
     ///
     /// # Examples
     ///
@@ -397,7 +399,7 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+        self.grace = grace.min(GRACE_MAX);
         self
     }
 

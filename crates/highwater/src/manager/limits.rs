@@ -241,6 +241,6 @@ impl Group {
     /// ```
     pub fn exit_oom_victim(&self) {
         self.node().exit_oom_victim();
-        self.shared().core.victims.lock().exit(self.node());
+        self.shared().core.exit_oom_victim(self.node());
     }
 }

@@ -41,6 +41,9 @@ use crate::units::{Bytes, GroupId, Order, Pages};
 
 /// Steps without progress before a victim is selected. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
+/// Further attempts of a charge whose bytes another thread carries. Chosen: each takes a quarter of
+/// a second.
+const CONTENDED_MAX: u32 = 1;
 /// Attempts for one request, whatever their progress: other threads may take the freed memory.
 pub(super) const ATTEMPTS_MAX: u32 = 4096;
 /// Polling interval for memory that a group has promised, or frames that a trim withholds. Chosen:
@@ -131,6 +134,7 @@ impl Core {
             is_optional: patience.is_modest(),
             timer: EventTimer::of_limit(self),
         };
+        let mut nr_contended = 0;
         loop {
             effort.attempts += 1;
             debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
@@ -147,9 +151,15 @@ impl Core {
                 // Room there lets the waiting charges proceed, and then this one.
                 ChargeError::Behind { group, .. } if !patience.is_modest() => {
                     self.stall_for(charged, &mut effort);
-                    self.make_room(group.id(), bytes, patience, &mut effort)
+                    match self.groups.get(group.id()) {
+                        Some(line) if line.is_line_served() => effort.pause(self),
+                        _ => self.make_room(group.id(), bytes, patience, &mut effort),
+                    }
                 }
-                ChargeError::Contended { .. } => effort.may_retry(),
+                ChargeError::Contended { .. } => {
+                    nr_contended += 1;
+                    nr_contended <= CONTENDED_MAX && effort.may_retry()
+                }
                 _ => false,
             };
             if !goes_on {
@@ -378,6 +388,8 @@ impl Core {
                 // Promised memory is released by another thread, which may need this CPU.
                 self.reclaim.wait_for_progress(PROMISE_PAUSE);
                 effort.owes_attempt = true;
+                // The promise has an end of its own.
+                effort.attempts -= 1;
                 return effort.may_retry();
             }
             Asking::Nothing => {}
@@ -500,6 +512,11 @@ impl<'a> Effort<'a> {
             Arrival::Nothing if !is_patient => return false,
             _ => {}
         }
+        self.pause(core)
+    }
+
+    /// Waits briefly for other threads; returns false after too many such waits without progress.
+    fn pause(&mut self, core: &Core) -> bool {
         self.fruitless += 1;
         debug_assert!(
             self.fruitless <= self.attempts,

@@ -55,7 +55,7 @@ struct Spiller {
 }
 
 /// A request to a group that is not settled yet.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Asked {
     /// Usage when the group was asked.
     before: Bytes,
@@ -232,11 +232,13 @@ impl Spillers {
         Some(Arc::clone(&spiller.handler))
     }
 
-    /// Takes the open request, unless another thread took it before.
-    fn end(&self, group: &GroupNode) -> Option<Asked> {
+    /// Takes the open request, unless another thread took it before, and may have made another.
+    fn end(&self, group: &GroupNode, seen: Asked) -> Option<Asked> {
         let mut spillers = self.0.lock();
         let spiller = spillers.get_mut(&group.key())?;
-        spiller.asked.take_if(|asked| asked.promised.is_some())
+        spiller
+            .asked
+            .take_if(|asked| *asked == seen && asked.promised.is_some())
     }
 
     /// Sets or clears the open request.
@@ -363,7 +365,7 @@ impl Core {
         if now < asked.until && !is_kept {
             return Promise::Open(asked.until);
         }
-        if let Some(asked) = self.spillers.end(group) {
+        if let Some(asked) = self.spillers.end(group, asked) {
             self.stats.on_reclaim_given.add(asked.given(usage).0);
             self.stats.on_reclaim_late.add(u64::from(!is_kept));
         }

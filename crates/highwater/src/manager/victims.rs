@@ -37,11 +37,15 @@ pub(super) struct Victims {
     policy: Policy,
     selector: Selector<GroupKey>,
     stopping: Vec<Stopping>,
+    /// Handles of groups, to be dropped when the lock is released: one may be the last of its
+    /// group, whose data is the program's.
+    handles: Vec<GroupNode>,
 }
 
 /// A group that was told to stop, or is marked as being stopped.
 struct Stopping {
-    group: GroupNode,
+    /// Not a handle: that would keep the group's data.
+    group: GroupKey,
     /// Lowest usage seen since it was told.
     least: Bytes,
     /// Time at which that was first seen.
@@ -71,6 +75,7 @@ impl Victims {
             policy: Policy::default(),
             selector: Selector::with_capacity(Self::CAPACITY),
             stopping: Vec::with_capacity(Self::STOPPING),
+            handles: Vec::with_capacity(Self::STOPPING),
         }
     }
 
@@ -78,9 +83,19 @@ impl Victims {
         self.policy = policy;
     }
 
-    /// Forgets a group that is not being stopped, or no longer.
-    pub(super) fn exit(&mut self, group: &GroupNode) {
-        self.stopping.retain(|stopping| stopping.group != *group);
+    /// Forgets a group that is not being stopped, or no longer, and those below it.
+    fn exit(&mut self, groups: &GroupTree, group: &GroupNode) {
+        let Self {
+            stopping, handles, ..
+        } = self;
+        stopping.retain(|stopping| {
+            let Some(stopping) = groups.find(stopping.group) else {
+                return false;
+            };
+            let is_kept = !stopping.is_descendant_of(group);
+            handles.push(stopping);
+            is_kept
+        });
     }
 
     /// Returns the next step of a request that needs room in `target`, at `now`.
@@ -92,13 +107,24 @@ impl Victims {
         (told, reach): (&Told, &Stoppable),
         clock: GraceClock,
     ) -> Next {
-        self.stopping.retain_mut(|stopping| stopping.goes_on(clock));
-        let mut below = self
-            .stopping
-            .iter()
-            .filter(|it| it.is_awaited(target, told));
-        if let Some(first) = below.next() {
-            return Next::Wait(first.group.clone(), first.since + clock.grace);
+        let Self {
+            stopping, handles, ..
+        } = self;
+        let mut first = None;
+        stopping.retain_mut(|stopping| {
+            let Some(group) = groups.find(stopping.group) else {
+                return false;
+            };
+            let goes_on = stopping.goes_on(&group, clock);
+            let is_awaited = group.is_descendant_of(target) && !told.is_over(stopping.group);
+            if goes_on && is_awaited && first.is_none() {
+                first = Some(Next::Wait(group.clone(), stopping.since + clock.grace));
+            }
+            handles.push(group);
+            goes_on
+        });
+        if let Some(first) = first {
+            return first;
         }
         if told.is_full() {
             return Next::Nothing;
@@ -107,20 +133,20 @@ impl Victims {
         let is_spared = |key| told.contains(key) || !reach.includes(key);
         match victim::select(groups, target, is_spared, &policy, &mut self.selector) {
             Decision::Chosen(victim) => {
-                self.begin_stopping(victim.group.clone(), clock);
+                self.begin_stopping(&victim.group, clock);
                 Next::Tell(Box::new(victim))
             }
             Decision::Wait { dying, .. } => {
-                self.begin_stopping(dying.clone(), clock);
+                self.begin_stopping(&dying, clock);
                 Next::Wait(dying, clock.now + clock.grace)
             }
             Decision::Nobody(_) => Next::Nothing,
         }
     }
 
-    fn begin_stopping(&mut self, group: GroupNode, clock: GraceClock) {
+    fn begin_stopping(&mut self, group: &GroupNode, clock: GraceClock) {
         debug_assert!(
-            self.stopping.iter().all(|stopping| stopping.group != group),
+            self.stopping.iter().all(|it| it.group != group.key()),
             "a request waits for a group that is stopping, and does not choose it"
         );
         self.stopping.push(Stopping::new(group, clock));
@@ -135,29 +161,24 @@ struct GraceClock {
 }
 
 impl Stopping {
-    fn new(group: GroupNode, clock: GraceClock) -> Self {
+    fn new(group: &GroupNode, clock: GraceClock) -> Self {
         Self {
             least: group.usage_precise(),
-            group,
+            group: group.key(),
             since: clock.now,
         }
     }
 
     /// Returns whether the group is still stopping, and updates its lowest usage.
-    fn goes_on(&mut self, clock: GraceClock) -> bool {
-        let usage = self.group.usage_precise();
-        if usage == Bytes::ZERO || self.group.is_removed() {
+    fn goes_on(&mut self, group: &GroupNode, clock: GraceClock) -> bool {
+        let usage = group.usage_precise();
+        if usage == Bytes::ZERO || group.is_removed() {
             return false;
         }
         if usage < self.least {
             (self.least, self.since) = (usage, clock.now);
         }
         clock.now < self.since + clock.grace
-    }
-
-    /// Returns whether a request that needs room in `target` waits for this group.
-    fn is_awaited(&self, target: &GroupNode, told: &Told) -> bool {
-        self.group.is_descendant_of(target) && !told.is_over(self.group.key())
     }
 }
 
@@ -231,6 +252,23 @@ pub(super) enum Telling {
 }
 
 impl Core {
+    /// Calls `work` under the selection lock.
+    fn with_victims<R>(&self, work: impl FnOnce(&mut Victims) -> R) -> R {
+        let mut victims = self.victims.lock();
+        let done = work(&mut victims);
+        let mut handles = std::mem::take(&mut victims.handles);
+        drop(victims);
+        handles.clear();
+        // Memory for the next time; another thread may have left its own.
+        self.victims.lock().handles = handles;
+        done
+    }
+
+    /// Forgets that a group, or one below it, is being stopped.
+    pub(super) fn exit_oom_victim(&self, group: &GroupNode) {
+        self.with_victims(|victims| victims.exit(&self.groups, group));
+    }
+
     /// Selects a victim for room in `target` and calls the handler, unless a group is stopping
     /// there. Holds no lock; calls `before` before the handler.
     pub(super) fn tell_one(
@@ -254,10 +292,9 @@ impl Core {
             now: self.now(),
             grace: self.grace,
         };
-        let next = self
-            .victims
-            .lock()
-            .next(&self.groups, target, total, (told, &reach), clock);
+        let next = self.with_victims(|victims| {
+            victims.next(&self.groups, target, total, (told, &reach), clock)
+        });
         match next {
             Next::Tell(victim) => {
                 told.push(victim.group.key());

@@ -69,6 +69,14 @@ impl GroupNode {
     pub fn nr_waiting(&self) -> usize {
         self.unless_gone(self.groups().lines().len_at(self.id()), 0)
     }
+
+    /// Returns whether the first charge that waits here has the room that it waits for, and is
+    /// about to take it.
+    pub(crate) fn is_line_served(&self) -> bool {
+        let room = self.slot().ledger.balance().room_in_turn();
+        let first = self.groups().lines().bytes_of_first(self.id());
+        first.is_some_and(|first| first <= room)
+    }
 }
 
 impl GroupTree {

@@ -44,6 +44,7 @@
 //! in other CPUs while it overruns a limit, and shows the sum as usage.
 
 use crate::group::state::{ActingCpu, Event, GroupKey, Groups, Slot, TreeShape};
+use crate::sync::Woken;
 use crate::units::GroupId;
 
 use super::escrow::take;
@@ -80,6 +81,13 @@ impl Groups {
     /// Charges beside others, above the maxima of closed groups: see "Beside others" above. Fails
     /// where an open group has no room, or the word counts too many operations.
     fn force_beside(&self, key: GroupKey, actor: ActingCpu, bytes: u64) -> Result<(), Refusal> {
+        // Undone, it gives room to those that wait: their wakers run when the lock is released.
+        let (forced, mut woken) = Woken::held_by(|| self.force_under_lock(key, actor, bytes));
+        woken.wake();
+        forced
+    }
+
+    fn force_under_lock(&self, key: GroupKey, actor: ActingCpu, bytes: u64) -> Result<(), Refusal> {
         let _shape = self.read_shape();
         let slot = self.slot(key.id);
         let index = slot.index(actor);

@@ -141,11 +141,11 @@ pub struct GroupEvents {
     pub low: u64,
     /// Times that a charge found the group above its `high`.
     pub high: u64,
-    /// Charges that its `max` refused.
+    /// Attempts to charge that its `max` refused: several for a charge that waited for room.
     pub max: u64,
     /// Forced charges that took it above its `max`, or further above it.
     pub debt: u64,
-    /// Times that the group was out of memory: no room, and nothing to reclaim.
+    /// Times that a group was told to stop because this one had no room.
     pub oom: u64,
     /// Times that it was told to stop to free memory for others.
     pub oom_kill: u64,

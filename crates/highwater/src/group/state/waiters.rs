@@ -93,6 +93,12 @@ impl Lines {
         first.map(|(_, ticket)| *ticket)
     }
 
+    /// Returns what the first at a group waits for.
+    pub(in crate::group) fn bytes_of_first(&self, group: GroupId) -> Option<u64> {
+        let first = self.first_at(group)?;
+        self.waiters.get(&first).map(|waiter| waiter.bytes)
+    }
+
     /// Returns the bytes wanted by waiters at `group` that are older than `ticket`.
     pub(in crate::group) fn bytes_ahead(&self, group: GroupId, ticket: Ticket) -> u64 {
         let ahead = self.order.range((group, Ticket(0))..(group, ticket));
