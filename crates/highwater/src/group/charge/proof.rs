@@ -77,15 +77,13 @@ impl Groups {
         if !self.stays(key) {
             return Err(Refusal::Removed);
         }
-        // First of all: room or a line make no difference to a charge that never fits.
-        for (at, slot) in self.chain(key.id) {
-            let balance = slot.ledger.balance();
-            if bytes > balance.ceiling().0 {
-                let escrowed = self.look(&shape, at).tokens;
-                return Err(self.full(&shape, at, balance, escrowed));
-            }
+        let balance = self.slot(group).ledger.balance();
+        // First: a line makes no difference to a charge that never fits.
+        if bytes > balance.ceiling().0 {
+            let escrowed = self.look(&shape, group).tokens;
+            return Err(self.full(&shape, group, balance, escrowed));
         }
-        if self.slot(group).ledger.balance().has_waiters {
+        if balance.has_waiters {
             return Err(Refusal::Behind(group));
         }
         self.judge(&shape, group, bytes)
