@@ -120,11 +120,14 @@ fn groups_in_turn_are_charged_without_a_charge_to_keep() {
             assert_eq!(parent.usage_precise(), Bytes(40 * bytes.0), "{regime:?}");
             groups.iter().for_each(|group| group.uncharge(bytes));
         }
-        let [last, ..] = &groups[..] else { return };
-        last.try_charge_disowned(Bytes(5)).unwrap();
-        last.remove().unwrap();
-        assert!(last.try_charge_disowned(Bytes(1)).is_err(), "it is removed");
-        last.uncharge(Bytes(5));
+        let group = &groups[0];
+        group.try_charge_disowned(Bytes(5)).unwrap();
+        group.remove().unwrap();
+        assert!(
+            group.try_charge_disowned(Bytes(1)).is_err(),
+            "it is removed"
+        );
+        group.uncharge(Bytes(5));
         assert_eq!(hw.root().usage_precise(), Bytes::ZERO, "{regime:?}");
     }
 }

@@ -55,12 +55,12 @@ impl Shared {
         if self.options.fairness == Fairness::None || held <= self.floor_min() {
             return Ok(());
         }
-        let unused = reserve.map_or(0, Reserve::unused);
         if let Some(reserve) = reserve
             && reserve.used().saturating_add(bytes) <= self.ceiling(Bytes(reserve.bytes()))
         {
             return Ok(());
         }
+        let unused = reserve.map_or(0, Reserve::unused);
         self.may_have_more(slot.bytes(), held, bytes, unused)
     }
 

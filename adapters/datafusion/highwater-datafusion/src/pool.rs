@@ -17,7 +17,7 @@ use crate::admission;
 use crate::consumers::{ConsumerUse, Consumers};
 use crate::refusal::{Reason, Stopped, size};
 use crate::reserve::Reserve;
-use crate::stop::{Asking, OfQuery, Stop, StopOutcome, is_query, stop_query};
+use crate::stop::{Asking, OfQuery, Stop, StopOutcome, stop_query};
 use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 
 /// The memory pool of one query: a group below its tenant's, exact to the byte.
@@ -163,14 +163,12 @@ impl HighwaterPool {
     /// ```
     pub fn stop_victim(victim: &Victim) -> bool {
         let group = victim.group();
-        if !is_query(group) {
-            return false;
-        }
-        if stop_query(group) == StopOutcome::Spared {
+        let outcome = stop_query(group);
+        if outcome == StopOutcome::Spared {
             // Nothing is to wait for it to end.
             group.exit_oom_victim();
         }
-        true
+        outcome != StopOutcome::Other
     }
 
     /// Charges the reserve of a query that is being admitted.

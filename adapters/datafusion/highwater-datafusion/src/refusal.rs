@@ -78,13 +78,18 @@ impl Reason {
         }
     }
 
+    /// Returns the refusal of a charge.
+    fn charge_error(&self) -> Option<&ChargeError> {
+        match self {
+            Self::Room(failed) => Some(&failed.refusal),
+            _ => None,
+        }
+    }
+
     /// Returns the group that has no room, if there is one.
     pub(crate) fn full(&self) -> Option<&GroupPath> {
-        match self {
-            Self::Room(failed) => match &failed.refusal {
-                ChargeError::OverMax { group, .. } => Some(group),
-                _ => None,
-            },
+        match self.charge_error()? {
+            ChargeError::OverMax { group, .. } => Some(group),
             _ => None,
         }
     }
@@ -92,10 +97,7 @@ impl Reason {
     /// Returns whether the same request may be granted the next moment, without any return of
     /// memory.
     pub(crate) fn is_of_a_moment(&self) -> bool {
-        let Self::Room(failed) = self else {
-            return false;
-        };
-        matches!(failed.refusal, ChargeError::Contended { .. })
+        matches!(self.charge_error(), Some(ChargeError::Contended { .. }))
     }
 
     fn counts_in(&self, tenant: &Shared) {

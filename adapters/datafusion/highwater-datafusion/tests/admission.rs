@@ -238,6 +238,19 @@ fn within_reason<F: Future>(future: F) -> F::Output {
     }))
 }
 
+/// Runs a query that needs so much beside one with 8 MiB, which ends when the other waits.
+fn after_a_neighbour(tenant: &Tenant, bytes: usize) -> Result<usize> {
+    let mut neighbour = Some(block_on(tenant.admit(Bytes::mib(8))).expect("there is room"));
+    let query = tenant.run(Retry::default(), |pool| needs(pool, bytes));
+    let meanwhile = async {
+        while tenant.counts().waiting == 0 {
+            Yield(false).await;
+        }
+        neighbour = None;
+    };
+    within_reason(futures::future::join(query, meanwhile)).0
+}
+
 // Symptom: a query that waited to run alone waited for memory that the program keeps in another
 // group, above the tenant or below it, as if a query would return it.
 #[test]
@@ -253,15 +266,7 @@ fn memory_that_the_program_keeps_elsewhere_is_not_waited_for() {
             .child("cache", Limits::default())
             .expect("it is free");
         let kept = cache.try_charge(Bytes::mib(1)).expect("there is room");
-        let mut neighbour = Some(block_on(tenant.admit(Bytes::mib(8))).expect("there is room"));
-        let query = tenant.run(Retry::default(), |pool| needs(pool, 12 * MIB));
-        let meanwhile = async {
-            while tenant.counts().waiting == 0 {
-                Yield(false).await;
-            }
-            neighbour = None;
-        };
-        let (outcome, ()) = within_reason(futures::future::join(query, meanwhile));
+        let outcome = after_a_neighbour(&tenant, 12 * MIB);
         assert_eq!(outcome.expect("there is enough"), 12 * MIB, "{path}");
         drop(kept);
     }
@@ -279,15 +284,7 @@ fn a_query_within_a_query_does_not_wait_for_it() {
     let below = outer.group().expect("it has charged");
     let below = below.child("inner", Limits::default()).expect("it is free");
     let inner = Tenant::new(below, Options::default());
-    let mut neighbour = Some(block_on(inner.admit(Bytes::mib(8))).expect("there is room"));
-    let query = inner.run(Retry::default(), |pool| needs(pool, 9 * MIB));
-    let meanwhile = async {
-        while inner.counts().waiting == 0 {
-            Yield(false).await;
-        }
-        neighbour = None;
-    };
-    let (outcome, ()) = within_reason(futures::future::join(query, meanwhile));
+    let outcome = after_a_neighbour(&inner, 9 * MIB);
     assert_eq!(outcome.expect("there is enough"), 9 * MIB);
 }
 

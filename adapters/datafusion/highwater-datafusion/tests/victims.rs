@@ -11,19 +11,24 @@ use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation};
 use futures::executor::block_on;
 use highwater::group::Limits;
-use highwater::{Bytes, Group};
+use highwater::{Bytes, Group, Manager};
 use highwater_datafusion::{HighwaterPool, OnFull, Options, Retry, Stopped, Tenant};
 
 use support::{MIB, holding, manager, query, spilling, tenant};
+
+/// A tenant of all memory, whose queries give way.
+fn giving_way(hw: &Manager) -> Tenant {
+    let mut options = Options::default();
+    options.on_full = OnFull::Victim;
+    tenant(hw, "a", Bytes::mib(16), options)
+}
 
 // Symptom: a query stopped itself for memory that it could do without. Method: it is the only one,
 // and asks for a consumer that can spill, which the refusal is for.
 #[test]
 fn a_query_is_no_victim_of_its_own() {
     let hw = manager(Bytes::mib(16));
-    let mut options = Options::default();
-    options.on_full = OnFull::Victim;
-    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
+    let tenant = giving_way(&hw);
     let pool = tenant.query().build().expect("no limits");
     let shared: Arc<dyn MemoryPool> = Arc::clone(&pool) as _;
     let join = holding("join", &shared);
@@ -38,9 +43,7 @@ fn a_query_is_no_victim_of_its_own() {
 fn a_victim_is_told_and_gives_way() {
     let hw = manager(Bytes::mib(16));
     hw.on_exhausted(|victim| unreachable!("the tenant has a handler: {victim:?}"));
-    let mut options = Options::default();
-    options.on_full = OnFull::Victim;
-    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
+    let tenant = giving_way(&hw);
     let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
         let hoards = scope.spawn(|| {
@@ -87,9 +90,7 @@ fn hold<const N: usize>(
 #[test]
 fn no_query_gives_way_to_one_that_is_refused_all_the_same() {
     let hw = manager(Bytes::mib(16));
-    let mut options = Options::default();
-    options.on_full = OnFull::Victim;
-    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
+    let tenant = giving_way(&hw);
     let [(_, large), (b, _b), (c, _c)] = hold(&tenant, [12, 1, 1]);
     assert!(large.try_grow(5 * MIB).is_err(), "17 of 16 MiB");
     assert!(!b.is_stopped() && !c.is_stopped());
@@ -110,9 +111,7 @@ fn no_query_gives_way_to_one_that_is_refused_all_the_same() {
 #[test]
 fn a_victim_outside_the_queries_is_for_the_handler_of_the_program() {
     let hw = manager(Bytes::mib(16));
-    let mut options = Options::default();
-    options.on_full = OnFull::Victim;
-    let tenant = tenant(&hw, "a", Bytes::mib(16), options);
+    let tenant = giving_way(&hw);
     let cache = hw
         .root()
         .child("cache", Limits::default())

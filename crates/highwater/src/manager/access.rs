@@ -205,13 +205,8 @@ impl Mapping {
         let pfn = self.area.frame_if_young(page)?;
         let (core, key) = (self.core(), self.area.key(page));
         let latched = core.cache.try_latch_at(key, pfn)?;
-        // Anonymous memory is zeros once it is unmapped, and a file may have lost the page: the
-        // slow path says so.
-        if key.file().kind().is_swap_backed() && self.area.is_hole(page) {
-            return None;
-        }
-        self.area.file().check_end(key.page()).ok()?;
-        Some(PageRead::new(core, latched))
+        // The slow path says why not.
+        (!self.area.is_cut_off(page)).then(|| PageRead::new(core, latched))
     }
 
     /// Begins an optimistic read of a page of a writable file. `None` if the page is not resident,

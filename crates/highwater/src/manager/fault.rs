@@ -50,6 +50,17 @@ impl FileEntry {
     }
 }
 
+impl VmArea {
+    /// Returns whether a page was cut off: of anonymous memory, which is zeros once it is unmapped,
+    /// or behind the file's end. Decided for as long as the caller holds the page's latch.
+    #[inline]
+    pub(super) fn is_cut_off(&self, page: MapPage) -> bool {
+        let key = self.key(page);
+        let is_unmapped = key.file().kind().is_swap_backed() && self.is_hole(page);
+        is_unmapped || self.file().check_end(key.page()).is_err()
+    }
+}
+
 impl Core {
     /// Makes a page of a mapping resident and hands its frame to `take`, which may find that the
     /// frame no longer holds the page.

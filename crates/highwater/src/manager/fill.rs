@@ -492,7 +492,8 @@ thread_local! {
     static NR_READS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread is in a read of storage while this lives.
+/// This thread is in a read of storage while this lives. What follows for the reads that it waits
+/// for: `io/threads.rs`.
 pub(super) struct InRead(());
 
 impl InRead {

@@ -457,13 +457,8 @@ impl<'m> OptimisticRead<'m> {
             return None;
         }
         let latched = core.cache.write_unchanged(glimpse)?;
-        // A page behind the file's end, or of anonymous memory that was unmapped, stays unchanged
-        // until the thread that cuts it off takes its latch.
-        area.file().check_end(key.page()).ok()?;
-        if key.file().kind().is_swap_backed() && area.is_hole(page) {
-            return None;
-        }
-        Some(PageWrite::new(core, latched))
+        // A page that is cut off stays unchanged until the thread that does so takes its latch.
+        (!area.is_cut_off(page)).then(|| PageWrite::new(core, latched))
     }
 }
 

@@ -241,10 +241,7 @@ impl Core {
     /// As [`launch`](Self::launch), for a thread that may wait and goes on to read other pages: the
     /// system has the flights at once.
     pub(super) fn launch_beside(&self, flights: Vec<Flight>) {
-        for flight in flights {
-            self.io.flights.launch(flight.source.file().id());
-            self.start(flight);
-        }
+        self.set_off(flights);
         self.see_to_it();
     }
 

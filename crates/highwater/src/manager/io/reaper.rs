@@ -122,9 +122,13 @@ impl Core {
         drop(state);
         // Without the thread, the caller waits for the ring itself; not for other flights, of which
         // one may be further up on its stack.
-        while self.reap_reads() > 0 || self.is_ring_busy() {
+        loop {
             self.submit_reads();
-            thread::sleep(PAUSE);
+            match self.reap_reads() {
+                0 if self.is_ring_busy() => thread::sleep(PAUSE),
+                0 => return,
+                _ => {}
+            }
         }
     }
 
