@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicU64;
 use datafusion::arrow::array::{Int32Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
 use highwater::group::Limits;
@@ -107,6 +107,34 @@ async fn a_query_runs_again_until_it_has_delivered_a_row() {
     assert_eq!(attempts, 2);
     let empty = tenant.execute(Retry::never(), |_pool| async { Ok(stream_of(vec![Ok(0)])) });
     assert_eq!(empty.await.expect("no error").count().await, 1);
+}
+
+// Symptom: an INSERT that was refused in the midst was run again, and wrote its first rows twice.
+#[tokio::test]
+async fn a_statement_that_writes_is_not_run_again_once_it_has_begun() {
+    let (_hw, tenant) = tenant(Bytes::kib(64));
+    let base = RuntimeEnvBuilder::new().build().expect("the default");
+    let insert = "insert into copies select l_orderkey, l_comment from lineitem order by l_price";
+    for (sql, runs) in [(SQL, 3), (insert, 1)] {
+        let mut attempts = 0;
+        let stream = tenant.execute(Retry::default(), |pool| {
+            attempts += 1;
+            let runtime = runtime_for(&base, pool);
+            async {
+                let context = context(runtime?, ROWS, 1)?;
+                let make = "create table copies (l_orderkey bigint, l_comment varchar)";
+                context.sql(make).await?.collect().await?;
+                context.sql(sql).await?.execute_stream().await
+            }
+        });
+        let refused = stream.await.err().expect("64 KiB do not suffice");
+        let root = refused.find_root();
+        assert!(
+            matches!(root, DataFusionError::ResourcesExhausted(_)),
+            "{refused}"
+        );
+        assert_eq!(attempts, runs, "{sql}");
+    }
 }
 
 #[tokio::test]

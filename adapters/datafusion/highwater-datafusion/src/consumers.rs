@@ -50,13 +50,14 @@ pub(crate) struct Consumers {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Slot {
-    /// The consumer's number plus one; 0 while the slot is free.
-    /// Written by: register, unregister. Read by: every call. Publishes: that the bytes are 0.
+    /// The consumer's number plus one; 0 while the slot is free, which only a thread that has the
+    /// lock of `named` changes.
+    /// Written by: `claim`, `unregister`. Read by: every call. Publishes: that the bytes are 0.
     owner: AtomicUsize,
     /// Written by: calls for the consumer. Read by: fairness, texts. Publishes: nothing.
     bytes: AtomicU64,
     peak: AtomicU64,
-    who: Mutex<(String, bool)>,
+    named: Mutex<(String, bool)>,
 }
 
 impl Consumers {
@@ -67,34 +68,23 @@ impl Consumers {
         let tables = self.tables.iter().map_while(OnceLock::get);
         tables
             .flat_map(|table| places(table, consumer))
-            // Acquire. Pairs with: the release of `unregister`.
+            // Acquire. Pairs with: the release of `claim`.
             .find(|slot| slot.owner.load(Ordering::Acquire) == owner)
     }
 
     /// Gives a consumer a slot.
     pub(crate) fn register(&self, consumer: &MemoryConsumer) {
-        let owner = consumer.id() + 1;
-        let claims = |slot: &&Slot| {
-            // Acquire. Pairs with: the release of `unregister`. Failure learns nothing.
-            let (set, failed) = (Ordering::Acquire, Ordering::Relaxed);
-            slot.owner.compare_exchange(0, owner, set, failed).is_ok()
-        };
         let make = |nth: usize| (0..FIRST << (3 * nth)).map(|_| Slot::default()).collect();
         let mut tables = (0..TABLES).map(|nth| self.tables[nth].get_or_init(|| make(nth)));
-        let claimed = tables.find_map(|table| places(table, consumer).find(claims));
-        let Some(slot) = claimed else {
-            return;
-        };
-        *slot.who.lock() = (consumer.name().to_owned(), consumer.can_spill());
-        // Relaxed: the peak of a consumer is read for texts.
-        slot.peak.store(0, Ordering::Relaxed);
+        let _is_counted =
+            tables.any(|table| places(table, consumer).any(|slot| slot.claim(consumer)));
     }
 
     /// Frees the slot of a consumer whose last reservation has ended.
     pub(crate) fn unregister(&self, consumer: &MemoryConsumer) {
         if let Some(slot) = self.find(consumer) {
             debug_assert_eq!(slot.bytes(), 0, "{} ended with bytes", consumer.name());
-            // Release. Pairs with: the acquire of `register` and `find`.
+            // Release. Pairs with: the acquire of `claim`.
             slot.owner.store(0, Ordering::Release);
         }
     }
@@ -121,6 +111,25 @@ fn places<'t>(table: &'t [Slot], consumer: &MemoryConsumer) -> impl Iterator<Ite
 
 // Relaxed: numbers by themselves.
 impl Slot {
+    /// Takes a free slot for a consumer; returns whether it was free.
+    #[inline]
+    fn claim(&self, consumer: &MemoryConsumer) -> bool {
+        // A text that reads a slot just freed holds it for a moment: the consumer finds another.
+        let Some(mut named) = self.named.try_lock() else {
+            return false;
+        };
+        // Acquire. Pairs with: the release of `unregister`.
+        if self.owner.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        consumer.name().clone_into(&mut named.0);
+        named.1 = consumer.can_spill();
+        self.peak.store(0, Ordering::Relaxed);
+        // Release. Pairs with: the acquire of `find`.
+        self.owner.store(consumer.id() + 1, Ordering::Release);
+        true
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -145,7 +154,7 @@ impl Slot {
 
     fn its_use(&self) -> Option<ConsumerUse> {
         let id = self.owner.load(Ordering::Acquire).checked_sub(1)?;
-        let (name, can_spill) = self.who.lock().clone();
+        let (name, can_spill) = self.named.lock().clone();
         let (bytes, peak) = (self.bytes(), self.peak.load(Ordering::Relaxed));
         Some(ConsumerUse {
             name,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, Schema, SchemaRef};
 use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::{RecordBatchStream, SendableRecordBatchStream};
 use futures::future::{Either, select};
@@ -81,7 +81,8 @@ impl Tenant {
     /// of its own ([`Tenant::admit`]) and runs again. So a query that passes alone within its
     /// tenant's maximum is not refused before its first row, whatever its neighbours do.
     ///
-    /// Statements that write must not run again: [`Retry::never`].
+    /// A statement that writes (its stream has DataFusion's one column, `count`) is run again only
+    /// if it was refused before its stream was polled. For other writes, [`Retry::never`].
     ///
     /// # Errors
     ///
@@ -111,12 +112,20 @@ impl Tenant {
         A: FnMut(Arc<HighwaterPool>) -> F,
         F: Future<Output = Result<SendableRecordBatchStream>>,
     {
-        self.run(retry, |pool| {
+        let begun = self.run(retry, |pool| {
             let query = Running::of(&pool);
             let begun = attempt(pool);
-            async { started(begun.await?, query).await }
-        })
-        .await
+            async {
+                let mut stream = begun.await?;
+                let is_write = is_write(&stream.schema());
+                match first_batches(&mut stream).await {
+                    // Rows may have been written, and would be again.
+                    Err(error) if is_write => Ok(Err(query.explain(error))),
+                    first => Ok(Ok(Started::new(stream, first?, query))),
+                }
+            }
+        });
+        Ok(Box::pin(begun.await??))
     }
 
     /// As [`execute`](Self::execute), for an attempt with any result, which is run again if it
@@ -201,19 +210,40 @@ async fn unless_stopped<T>(
     match select(pin!(is_stopped), pin!(attempt)).await {
         Either::Left(((), _attempt)) => Err(stopped(pool)),
         Either::Right((outcome, _)) => {
-            let is_refused = |error: &DataFusionError| is_exhausted(error);
-            match outcome {
-                Err(error) if pool.stop_of().is_stopped() && is_refused(&error) => {
-                    Err(stopped(pool))
-                }
-                outcome => outcome,
-            }
+            outcome.map_err(
+                |error| match pool.stop_of().is_stopped() && is_exhausted(&error) {
+                    true => stopped(pool),
+                    false => error,
+                },
+            )
         }
     }
 }
 
 fn stopped(pool: &HighwaterPool) -> DataFusionError {
     DataFusionError::External(Box::new(pool.stopped()))
+}
+
+/// Returns whether a stream is that of a statement that writes: `INSERT`, `COPY`, `UPDATE` and
+/// `DELETE` return a count, which no other plan of DataFusion calls so with this type.
+fn is_write(schema: &Schema) -> bool {
+    let [column] = &schema.fields()[..] else {
+        return false;
+    };
+    column.name() == "count" && *column.data_type() == DataType::UInt64 && !column.is_nullable()
+}
+
+/// Polls batches up to the first row.
+async fn first_batches(stream: &mut SendableRecordBatchStream) -> Result<VecDeque<RecordBatch>> {
+    let mut first = VecDeque::new();
+    while let Some(batch) = stream.next().await.transpose()? {
+        let has_rows = batch.num_rows() > 0;
+        first.push_back(batch);
+        if has_rows {
+            break;
+        }
+    }
+    Ok(first)
 }
 
 /// A stream whose first row was polled, of a query that may be stopped.
@@ -250,25 +280,30 @@ impl Running {
         let stopped = pool.map_or_else(ended, |pool| pool.stopped());
         DataFusionError::External(Box::new(stopped))
     }
+
+    /// Returns that the query was stopped, if it was refused memory for that.
+    fn explain(&self, error: DataFusionError) -> DataFusionError {
+        match self.stop.is_stopped() && is_exhausted(&error) {
+            true => self.stopped(),
+            false => error,
+        }
+    }
 }
 
-/// Polls batches up to the first row.
-async fn started(
-    mut stream: SendableRecordBatchStream,
-    query: Running,
-) -> Result<SendableRecordBatchStream> {
-    let schema = stream.schema();
-    let (mut first, mut has_rows) = (VecDeque::new(), false);
-    while !has_rows && let Some(batch) = stream.next().await.transpose()? {
-        has_rows = batch.num_rows() > 0;
-        first.push_back(batch);
+impl Started {
+    fn new(
+        stream: SendableRecordBatchStream,
+        first: VecDeque<RecordBatch>,
+        query: Running,
+    ) -> Self {
+        let has_rows = first.back().is_some_and(|batch| batch.num_rows() > 0);
+        Self {
+            schema: stream.schema(),
+            first,
+            rest: has_rows.then_some(stream),
+            query,
+        }
     }
-    Ok(Box::pin(Started {
-        schema,
-        first,
-        rest: has_rows.then_some(stream),
-        query,
-    }))
 }
 
 impl Stream for Started {
@@ -288,10 +323,7 @@ impl Stream for Started {
             true => Poll::Ready(Some(Err(this.query.stopped()))),
             false => rest.poll_next_unpin(context),
         };
-        let polled = polled.map_err(|error| match stop.is_stopped() && is_exhausted(&error) {
-            true => this.query.stopped(),
-            false => error,
-        });
+        let polled = polled.map_err(|error| this.query.explain(error));
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
             // With it goes what the query was admitted with, also if this is kept.
             this.rest = None;
