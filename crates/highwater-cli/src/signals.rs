@@ -11,6 +11,9 @@ use highwater_lab::control::{Control, Stop};
 use highwater_lab::replay::TenantConfig;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
 
 /// Signals received so far.
 #[derive(Clone, Debug)]
@@ -62,5 +65,26 @@ impl Signals {
             0 => None,
             signal => u8::try_from(signal).ok(),
         }
+    }
+}
+
+/// Where signals came from: a terminal sends them to all processes in its foreground, so those that
+/// this program started have them too.
+#[derive(Debug)]
+pub(crate) struct Origins(SignalsInfo<WithOrigin>);
+
+impl Origins {
+    /// Notes the origin of signals from now on.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a handler.
+    pub(crate) fn install() -> io::Result<Self> {
+        Ok(Self(SignalsInfo::new([SIGINT, SIGHUP])?))
+    }
+
+    /// Returns whether a terminal has sent one since the last call.
+    pub(crate) fn is_from_terminal(&mut self) -> bool {
+        self.0.pending().any(|origin| origin.cause == Cause::Kernel)
     }
 }

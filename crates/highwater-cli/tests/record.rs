@@ -11,6 +11,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -404,7 +405,10 @@ fn a_full_disk_is_an_error() {
             .args(["-c", r#"ulimit -f 8; exec "$@""#, "sh"])
             .arg(highwater().get_program())
             .args(["record", "-o", trace, "--", "sh", "-c"])
-            .arg(r#"echo $$ > pid; while :; do cat "data file" > /dev/null; done"#)
+            .arg(
+                r#"trap 'echo told > told; exit' TERM; echo $$ > pid
+                while :; do cat "data file" > /dev/null; done"#,
+            )
             .current_dir(bench.dir())
             .output()
             .unwrap();
@@ -416,6 +420,82 @@ fn a_full_disk_is_an_error() {
     let shell = fs::read_to_string(path_in(&bench, "pid")).unwrap();
     let process = Path::new("/proc").join(shell.trim());
     assert!(!process.exists(), "the command runs on");
+    let told = fs::read_to_string(path_in(&bench, "told")).unwrap();
+    assert_eq!(told, "told\n", "it could end by itself");
+}
+
+// Symptom: Ctrl-C at a terminal, which all processes in its foreground get, was sent to the command
+// a second time, and programs take that for the wish to end at once.
+#[test]
+fn the_command_gets_one_ctrl_c_of_a_terminal() {
+    if !can_record() {
+        return;
+    }
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("skipped: no program `script`, which makes a terminal");
+        return;
+    }
+    let bench = Bench::new();
+    data(&bench);
+    let command = r#"
+        trap 'echo told >> told; told=1' INT; echo $$ > pid
+        while [ -z "$told" ]; do cat "data file" > /dev/null; done
+        for second in 1 2 3 4 5 6 7 8; do sleep 0.5; done"#;
+    fs::write(path_in(&bench, "command"), command).unwrap();
+    let program = highwater().get_program().to_owned();
+    let recording = format!(
+        "'{}' record -o trace.hwt -- sh command",
+        program.to_str().unwrap()
+    );
+    let mut terminal = Command::new("script")
+        .args(["-qec", &recording, "/dev/null"])
+        .current_dir(bench.dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while !path_in(&bench, "pid").exists() {
+        assert!(begin.elapsed() < Duration::from_secs(120), "it never began");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let keys = terminal.stdin.as_mut().unwrap();
+    keys.write_all(b"\x03").unwrap();
+    terminal.wait().unwrap();
+    let told = fs::read_to_string(path_in(&bench, "told")).unwrap();
+    assert_eq!(told, "told\n");
+    assert_eq!(instances(), 0);
+}
+
+// Symptom: in a PID namespace of its own, the recorder followed the processes of the machine that
+// had the same numbers, mostly none, and said nothing.
+#[test]
+fn a_pid_namespace_of_its_own_is_refused() {
+    if !can_record() {
+        return;
+    }
+    let bench = Bench::new();
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(highwater().get_program())
+        .args(["record", "-o", "trace.hwt", "--", "true"])
+        .current_dir(bench.dir())
+        .output();
+    let Ok(output) = output else {
+        eprintln!("skipped: no program `unshare`");
+        return;
+    };
+    let said = text(&output.stderr);
+    if said.contains("unshare:") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("PID namespace"), "{said}");
+    assert!(!path_in(&bench, "trace.hwt").exists());
+    // Its own number is not one of this namespace, so that the next recording may keep it.
+    assert_eq!(instances(), 0);
 }
 
 /// Returns the pages read of the file whose name ends so, or, if it was never open when the

@@ -213,6 +213,30 @@ fn waiters_that_cannot_be_served_are_told() {
     tree.check_invariants();
 }
 
+// Symptom: a charge that a lowered maximum made impossible waited for as long as those before it.
+#[test]
+fn what_can_never_fit_is_told_behind_others_that_wait() {
+    let tree = GroupTree::new(2);
+    let top = child(&tree.root(), "top", 100);
+    let held = top.try_charge(amount(100)).unwrap();
+    let [mut first, mut too_large, mut last] =
+        [10, 80, 1].map(|pages| Task::new(top.charge_wait(amount(pages))));
+    for task in [&mut first, &mut too_large, &mut last] {
+        assert!(task.poll().is_pending());
+    }
+    assert!(top.set_max(amount(50)).is_err(), "it uses more");
+    assert!(!first.is_called() && too_large.is_called() && !last.is_called());
+    let Poll::Ready(Err(ChargeError::OverMax { max, .. })) = too_large.poll() else {
+        panic!("80 pages of 50");
+    };
+    assert_eq!(max, amount(50));
+    drop(held);
+    let [first, last] = [&mut first, &mut last].map(|task| task.granted());
+    assert!(first.is_some() && last.is_some());
+    drop((first, last));
+    tree.check_invariants();
+}
+
 #[test]
 fn a_deadline_passes_beside_free_memory_only_where_others_wait_for_it() {
     // Goal: no charge gives up beside room for itself and all before it, also while those have been

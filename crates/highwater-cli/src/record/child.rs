@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
@@ -38,12 +40,28 @@ pub(crate) fn wait_and_exec(arguments: &WaiterArguments) -> Exit {
     Exit::Unusable
 }
 
-/// A command that waits, or runs. Dropped before its end, it is killed.
+/// How long a command that runs has to end after SIGTERM, where the recorder fails. Chosen: as long
+/// as container engines give it.
+const TIME_TO_END: Duration = Duration::from_secs(10);
+
+/// A command that waits, or runs. Dropped before its end, it is told to end, and then killed.
 #[derive(Debug)]
 pub(super) struct Recorded {
     child: Child,
     pid: Pid,
+    is_released: bool,
     status: Option<ExitStatus>,
+}
+
+/// The signal that ended a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndedBy {
+    /// None: the time was over, for example.
+    Nothing,
+    /// One that only the recorder has received.
+    Signal(u8),
+    /// One that the terminal sent to the command, too.
+    Terminal,
 }
 
 impl Recorded {
@@ -67,6 +85,7 @@ impl Recorded {
         let mut recorded = Self {
             child,
             pid,
+            is_released: false,
             status: None,
         };
         recorded.wait_until_stopped().map_err(refuse)?;
@@ -90,8 +109,10 @@ impl Recorded {
     }
 
     /// Lets the command run.
-    pub(super) fn release(&self) -> io::Result<()> {
-        Ok(kill_process(self.pid, Signal::CONT)?)
+    pub(super) fn release(&mut self) -> io::Result<()> {
+        kill_process(self.pid, Signal::CONT)?;
+        self.is_released = true;
+        Ok(())
     }
 
     /// Returns whether the command has ended.
@@ -102,29 +123,50 @@ impl Recorded {
         Ok(self.status.is_some())
     }
 
-    /// Ends a command that still runs, by `signal` or else SIGTERM, and waits; returns the failure
-    /// of a command that ended by itself.
-    pub(super) fn end(mut self, signal: Option<u8>) -> io::Result<Option<String>> {
+    /// Ends a command that still runs and waits; returns the failure of a command that ended by
+    /// itself. It gets the recorder's signal, or else SIGTERM; but none if it has one from the
+    /// terminal: programs take a second SIGINT for the wish to end at once.
+    pub(super) fn end(mut self, by: EndedBy) -> io::Result<Option<String>> {
         if self.has_ended()? {
             // Ctrl-C at a terminal reaches the command too.
-            let is_ours = signal.is_some();
+            let is_ours = by != EndedBy::Nothing;
             return Ok(self.status.filter(|_| !is_ours).and_then(failure));
         }
-        let signal = signal.and_then(|number| Signal::from_named_raw(number.into()));
-        // It may end in between, and then there is no process to tell.
-        let _ = kill_process(self.pid, signal.unwrap_or(Signal::TERM));
+        let signal = match by {
+            EndedBy::Terminal => None,
+            EndedBy::Signal(number) => Signal::from_named_raw(number.into()),
+            EndedBy::Nothing => Some(Signal::TERM),
+        };
+        if let Some(signal) = signal {
+            // It may end in between, and then there is no process to tell.
+            let _ = kill_process(self.pid, signal);
+        }
         self.status = Some(self.child.wait()?);
         Ok(None)
+    }
+
+    /// Tells a command that runs to end; returns whether it did in time.
+    fn ends_in_time(&mut self) -> bool {
+        complain(format_args!("the command is told to end, by SIGTERM"));
+        let is_told = kill_process(self.pid, Signal::TERM).is_ok();
+        let begin = Instant::now();
+        while is_told && begin.elapsed() < TIME_TO_END {
+            if self.has_ended().unwrap_or(true) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
     }
 }
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        if self.status.is_none() {
-            // It never ran, or the recorder failed.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+        if self.status.is_some() || self.is_released && self.ends_in_time() {
+            return;
         }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -22,9 +22,10 @@ use thiserror::Error;
 use crate::Exit;
 use crate::limits;
 use crate::output::{Product, complain, print, with_causes};
-use crate::signals::Signals;
+use crate::signals::{Origins, Signals};
 use crate::watch::watched;
 
+use child::EndedBy;
 pub(crate) use child::{WAITER, WaiterArguments, wait_and_exec};
 use recorder::Recorder;
 use summary::Summary;
@@ -154,6 +155,10 @@ pub(crate) fn run(arguments: &RecordArguments) -> Exit {
         Ok(signals) => signals,
         Err(e) => return unusable(format_args!("cannot handle signals: {e}")),
     };
+    let mut origins = match Origins::install() {
+        Ok(origins) => origins,
+        Err(e) => return unusable(format_args!("cannot handle signals: {e}")),
+    };
     let control = Control::default();
     let mut recorder = match Recorder::prepare(arguments) {
         Ok(recorder) => recorder,
@@ -161,7 +166,11 @@ pub(crate) fn run(arguments: &RecordArguments) -> Exit {
     };
     let recorded = watched(&control, message, &signals, || recorder.run(&control));
     let result = match recorded {
-        Ok(Ok(())) => recorder.finish(signals.received()),
+        Ok(Ok(())) => recorder.finish(match signals.received() {
+            None => EndedBy::Nothing,
+            Some(_) if origins.is_from_terminal() => EndedBy::Terminal,
+            Some(signal) => EndedBy::Signal(signal),
+        }),
         Ok(Err(error)) => Err(error),
         Err(error) => return unusable(format_args!("{}", limits::no_thread(&error))),
     };

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater_host::accesses::{self, Decoder, tasks_of_cgroup, tasks_of_processes};
+use highwater_host::accesses::{self, Decoder, is_removed, tasks_of_cgroup, tasks_of_processes};
 use highwater_host::tracefs::{Event, Instance, Stream, Tracefs, TracefsError};
 use highwater_lab::control::Control;
 use highwater_lab::trace::{RecordingWriter, WriteError};
 
-use super::child::Recorded;
+use super::child::{EndedBy, Recorded};
 use super::files::Files;
 use super::summary::{self, Summary};
 use super::{RecordArguments, RecordError, create};
@@ -126,7 +126,7 @@ impl Recorder {
     pub(super) fn run(&mut self, control: &Control) -> Result<(), RecordError> {
         self.instance.start()?;
         self.begin = Instant::now();
-        if let Target::Command(Some(command)) = &self.target {
+        if let Target::Command(Some(command)) = &mut self.target {
             let of_command = |source| RecordError::Command {
                 command: "the command".to_owned(),
                 source,
@@ -158,7 +158,11 @@ impl Recorder {
     }
 
     fn every_second(&mut self) -> Result<(), RecordError> {
-        let tasks = self.target.tasks()?;
+        let tasks = match self.target.tasks() {
+            // `has_ended` sees it next.
+            Err(RecordError::Cgroup { source, .. }) if is_removed(&source) => Vec::new(),
+            tasks => tasks?,
+        };
         match self.instance.follow_also(&tasks) {
             Ok(()) => {}
             // A task that has ended in between.
@@ -172,7 +176,7 @@ impl Recorder {
     }
 
     /// Reads the rest of the buffers, searches for missing names, and completes the trace.
-    pub(super) fn finish(mut self, signal: Option<u8>) -> Result<Summary, RecordError> {
+    pub(super) fn finish(mut self, by: EndedBy) -> Result<Summary, RecordError> {
         let events = &mut self.events;
         self.stream.drain(|event| events.take(&event))?;
         self.events.check()?;
@@ -198,7 +202,7 @@ impl Recorder {
                     command: "the command".to_owned(),
                     source,
                 };
-                command.end(signal).map_err(failed)?
+                command.end(by).map_err(failed)?
             }
             _ => None,
         };

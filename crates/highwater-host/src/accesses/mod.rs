@@ -28,7 +28,7 @@ use crate::tracefs::{Instance, TracefsError};
 
 pub use decode::{Access, Decoder, Kind};
 pub use names::{Found, Names};
-pub use tasks::{tasks_of_cgroup, tasks_of_processes};
+pub use tasks::{is_removed, tasks_of_cgroup, tasks_of_processes};
 
 use decode::Source;
 

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 /// Returns all tasks of these processes and of their descendants, ascending.
 #[must_use]
 pub fn tasks_of_processes(roots: &[u32]) -> Vec<u32> {
@@ -35,7 +37,8 @@ fn parent_of(stat: &str) -> Option<u32> {
     after_name.split(' ').nth(1)?.parse().ok()
 }
 
-/// Returns all tasks of a control group and of the groups below it, ascending.
+/// Returns all tasks of a control group and of the groups below it, ascending. Groups below it that
+/// are removed meanwhile have none.
 ///
 /// # Errors
 ///
@@ -44,6 +47,7 @@ pub fn tasks_of_cgroup(group: &Path) -> io::Result<Vec<u32>> {
     let mut tasks = Vec::new();
     let mut groups = vec![group.to_owned()];
     while let Some(directory) = groups.pop() {
+        let is_below = directory != group;
         // Version 2 with threads, version 1, version 2 without the right to see threads.
         let of_group = ["cgroup.threads", "tasks"]
             .iter()
@@ -51,7 +55,10 @@ pub fn tasks_of_cgroup(group: &Path) -> io::Result<Vec<u32>> {
         match of_group {
             Some(text) => tasks.extend(text.lines().filter_map(|line| line.parse::<u32>().ok())),
             None => {
-                let processes = fs::read_to_string(directory.join("cgroup.procs"))?;
+                let processes = match fs::read_to_string(directory.join("cgroup.procs")) {
+                    Err(error) if is_below && is_removed(&error) => continue,
+                    processes => processes?,
+                };
                 let processes = processes
                     .lines()
                     .filter_map(|line| line.parse::<u32>().ok());
@@ -65,6 +72,15 @@ pub fn tasks_of_cgroup(group: &Path) -> io::Result<Vec<u32>> {
     tasks.sort_unstable();
     tasks.dedup();
     Ok(tasks)
+}
+
+/// Returns whether a file could not be read because its control group was removed.
+#[must_use]
+pub fn is_removed(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::NODEV)
+    )
 }
 
 fn directories_in(directory: &Path) -> Vec<PathBuf> {
@@ -112,5 +128,19 @@ mod tests {
         assert!(tasks.contains(&own) && tasks.contains(&child.id()));
         assert!(tasks.len() >= 3 && tasks.is_sorted(), "{tasks:?}");
         assert!(tasks_of_cgroup(Path::new("/proc/self")).is_err());
+    }
+
+    // Symptom: a recording of a group ended when one below it was removed during a look.
+    #[test]
+    fn groups_that_are_removed_meanwhile_have_no_tasks() {
+        let group = tempfile::tempdir().unwrap();
+        let file = |directory: &Path| directory.join("cgroup.threads");
+        fs::write(file(group.path()), "12\n7\n").unwrap();
+        let [removed, below] = ["removed", "below"].map(|name| group.path().join(name));
+        [&removed, &below].map(|directory| fs::create_dir(directory).unwrap());
+        fs::write(file(&below), "9\n").unwrap();
+        assert_eq!(tasks_of_cgroup(group.path()).unwrap(), [7, 9, 12]);
+        let gone = tasks_of_cgroup(&removed).unwrap_err();
+        assert!(is_removed(&gone), "{gone}");
     }
 }

@@ -28,6 +28,14 @@ pub enum TracefsError {
         /// The system's error.
         source: io::Error,
     },
+    /// The numbers of processes in this PID namespace are not those that the kernel's tracing
+    /// compares, so that it would follow others.
+    #[error(
+        "this process is in a PID namespace of its own, whose numbers the kernel's tracing does \
+         not know: run it outside the container, or in one with the machine's namespace \
+         (`docker run --pid=host`)"
+    )]
+    Namespace,
     /// This kernel has no such event.
     #[error("this kernel has no event {system}:{event}")]
     NoEvent {

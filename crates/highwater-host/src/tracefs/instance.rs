@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +24,13 @@ const PREFIX: &str = "highwater-";
 /// Task numbers in one write to `set_event_pid`: the kernel parses at most a page of text at once.
 const TASKS_A_WRITE: usize = 256;
 
+/// Instances that a process makes at most while others of the same names exist.
+const NUMBERS: u32 = 10_000;
+
+/// The inode of the machine's own PID namespace, fixed in the kernel's interface
+/// (`PROC_PID_INIT_INO`).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
 /// Distinguishes instances of this process. Publishes: only itself.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -37,11 +45,7 @@ impl Instance {
     pub(super) fn create(root: &Path) -> Result<Self, TracefsError> {
         let instances = root.join("instances");
         remove_leftovers(&instances);
-        // Relaxed: the number publishes no other data.
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let directory = instances.join(format!("{PREFIX}{}-{number}", process::id()));
-        fs::create_dir(&directory)
-            .map_err(|error| TracefsError::file("create", &directory, error))?;
+        let directory = create_directory(&instances)?;
         let instance = Self {
             directory,
             root: root.to_owned(),
@@ -105,8 +109,12 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// When the kernel refuses a number.
+    /// When the kernel refuses a number, and in a PID namespace other than the machine's: tracing
+    /// compares the machine's numbers.
     pub fn follow(&self, tasks: &[u32]) -> Result<(), TracefsError> {
+        if !is_initial_pid_namespace() {
+            return Err(TracefsError::Namespace);
+        }
         self.write("options/event-fork", "1")?;
         // A list that is empty would trace every task.
         let first = tasks.first().copied().unwrap_or(0).to_string();
@@ -199,6 +207,31 @@ impl Drop for Instance {
     }
 }
 
+/// Creates the directory of an instance. One of the same name was left by a process that had this
+/// number, in another PID namespace or before the numbers began again: it is removed, unless its
+/// buffers are open.
+fn create_directory(instances: &Path) -> Result<PathBuf, TracefsError> {
+    loop {
+        // Relaxed: the number publishes no other data.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = instances.join(format!("{PREFIX}{}-{number}", process::id()));
+        // There is mostly none.
+        let _ = fs::remove_dir(&directory);
+        match fs::create_dir(&directory) {
+            Ok(()) => return Ok(directory),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < NUMBERS => {}
+            Err(error) => return Err(TracefsError::file("create", &directory, error)),
+        }
+    }
+}
+
+/// Returns whether the numbers of processes that this process sees are the machine's.
+fn is_initial_pid_namespace() -> bool {
+    let namespace = fs::metadata("/proc/self/ns/pid");
+    // A kernel without such namespaces has no such file.
+    namespace.map_or(true, |found| found.ino() == INITIAL_PID_NAMESPACE)
+}
+
 /// Returns the directories of the CPUs' buffers, by number.
 pub(super) fn cpus_of(instance: &Path) -> Result<Vec<(u32, PathBuf)>, TracefsError> {
     let directory = instance.join("per_cpu");
@@ -259,5 +292,24 @@ mod tests {
             assert_eq!(owner(other), None, "{other}");
         }
         assert!(!is_gone(process::id()));
+    }
+
+    // Symptom: a process killed as number 1 of a container left an instance that every later one
+    // of that number failed at.
+    #[test]
+    fn a_leftover_of_the_same_name_is_no_obstacle() {
+        let instances = tempfile::tempdir().unwrap();
+        let next = || NEXT.load(Ordering::Relaxed);
+        for number in next()..next() + 3 {
+            let name = format!("{PREFIX}{}-{number}", process::id());
+            fs::create_dir(instances.path().join(name)).unwrap();
+        }
+        // One whose buffers are open.
+        let busy = format!("{PREFIX}{}-{}/open", process::id(), next());
+        fs::create_dir(instances.path().join(busy)).unwrap();
+        let before = next();
+        let first = create_directory(instances.path()).unwrap();
+        let second = create_directory(instances.path()).unwrap();
+        assert!(first != second && next() >= before + 3);
     }
 }

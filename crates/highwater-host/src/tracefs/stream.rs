@@ -12,6 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::error::TracefsError;
@@ -182,6 +183,10 @@ impl Stream {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // A CPU that has not been online since the instance was made has no buffer yet.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => {
+                    return Ok(None);
+                }
                 Err(error) => {
                     let path = format!("per_cpu/cpu{number}/trace_pipe_raw");
                     return Err(TracefsError::file("read", Path::new(&path), error));

@@ -194,7 +194,9 @@ impl NodeChargeWait {
             if let Some(group) = stand
                 && let ahead = lines.bytes_ahead(group, ticket)
                 && ahead > 0
-                && self.bytes.0 > groups.slot(group).ledger.balance().room_behind(ahead)
+                && let balance = groups.slot(group).ledger.balance()
+                && self.bytes.0 > balance.room_behind(ahead)
+                && self.bytes <= balance.ceiling()
             {
                 let former = lines.set_waker(ticket, Some(mine));
                 drop(lines);

@@ -28,10 +28,21 @@ impl Groups {
     }
 
     /// Wakes the waiters queued at `group` that can act.
-    pub(in crate::group) fn notify(&self, group: GroupId) {
+    fn notify(&self, group: GroupId) {
         let mut wakes = Wakes::default();
         let mut lines = self.lines();
         lines.call_decided(group, self.slot(group).ledger.balance(), &mut wakes);
+        drop(lines);
+        wakes.wake();
+    }
+
+    /// Wakes the waiters queued at `group` that fit below its new maximum, or never will.
+    pub(in crate::group) fn notify_of_max(&self, group: GroupId) {
+        let mut wakes = Wakes::default();
+        let mut lines = self.lines();
+        let balance = self.slot(group).ledger.balance();
+        lines.call_decided(group, balance, &mut wakes);
+        lines.call_too_large(group, balance.ceiling(), &mut wakes);
         drop(lines);
         wakes.wake();
     }

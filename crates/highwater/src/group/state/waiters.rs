@@ -199,6 +199,23 @@ impl Lines {
         }
     }
 
+    /// Wakes the waiters queued at `group` that ask for more than `ceiling`.
+    pub(in crate::group) fn call_too_large(
+        &mut self,
+        group: GroupId,
+        ceiling: Bytes,
+        wakes: &mut Wakes,
+    ) {
+        let Self { waiters, order, .. } = self;
+        for (_, ticket) in order.range(line_at(group)) {
+            let waiter = waiters.get_mut(ticket);
+            let too_large = waiter.filter(|waiter| waiter.bytes > ceiling.0);
+            wakes
+                .called
+                .extend(too_large.and_then(|waiter| waiter.waker.take()));
+        }
+    }
+
     /// Returns the waiters that charge to `key`.
     pub(in crate::group) fn of(&self, key: GroupKey) -> Vec<Ticket> {
         let of_key = self.waiters.iter().filter(|(_, waiter)| waiter.key == key);

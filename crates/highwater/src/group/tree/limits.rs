@@ -24,8 +24,7 @@ impl Groups {
             slot.ledger.force_max(max);
         }
         drop(shape);
-        // Waiting charges may fit now, or never again.
-        self.notify(group);
+        self.notify_of_max(group);
         let usage = self.account(group).used;
         if usage <= max {
             return Ok(());

@@ -320,19 +320,20 @@ impl Gated {
         stepped
     }
 
-    /// Like [`step`](Self::step) if that needs no membarrier, otherwise `None`.
+    /// Like [`step`](Self::step) if that needs no membarrier, otherwise `None`. A step that refuses
+    /// needs none, on any CPU.
     pub(crate) fn step_near(&self, step: &dyn Fn(u64) -> Option<u64>) -> Option<Result<u64, u64>> {
         let Some((area, owner)) = self.owner() else {
             return Some(self.exchange(step));
         };
         for _ in 0..RETRIES_MAX {
-            if area.cpu() != Some(owner) {
-                return None;
-            }
             let old = self.load();
             let Some(new) = step(old) else {
                 return Some(Err(old));
             };
+            if area.cpu() != Some(owner) {
+                return None;
+            }
             let seen = area.exchange::<0, _>(On::cpu(owner.0), &self.at.word, [old, new]);
             if seen == Some(old) {
                 return Some(Ok(old));

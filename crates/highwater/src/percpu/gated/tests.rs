@@ -402,6 +402,22 @@ fn a_raised_gate_stops_nobody() {
     }
 }
 
+// Symptom: a pass over the words of all CPUs raised gates, and interrupted those CPUs, for words
+// from which there was nothing to take.
+#[test]
+fn a_step_that_refuses_needs_no_gate_on_any_cpu() {
+    let Some((gates, words)) = this_machine() else {
+        return;
+    };
+    for cpu in allowed_cpus() {
+        let word = &words[cpu.index()];
+        for other in allowed_cpus() {
+            let refused = run_on(other, || word.step_near(&taken));
+            assert_eq!(refused, Some(Err(0)), "of {cpu}, on {other}");
+        }
+    }
+}
+
 // Goal: a refused step changes nothing and returns the value it saw; a step returns the value
 // before. Both regimes, own words and the extra one.
 #[test]
