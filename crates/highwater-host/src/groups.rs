@@ -4,6 +4,7 @@
 //! file system of groups at all. The mount table says where it is; a recorded machine without one
 //! has the usual directories.
 
+use std::fs;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -19,6 +20,9 @@ const WALK_MAX: Duration = Duration::from_millis(15);
 
 /// Levels of groups below the root that are walked.
 const DEPTH_MAX: usize = 32;
+
+/// Target of `/proc/self/ns/cgroup` in the initial cgroup namespace: inode 0xEFFFFFFB.
+const INITIAL_NAMESPACE: &str = "cgroup:[4026531835]";
 
 /// A version of control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,8 @@ pub struct Groups {
     pub groups: Vec<Group>,
     /// False if the walk ended early.
     pub is_complete: bool,
+    /// False if the mount shows a part of the hierarchy, as in a container or a cgroup namespace.
+    pub is_whole: bool,
 }
 
 impl Groups {
@@ -65,13 +71,15 @@ impl Groups {
     /// When none is mounted.
     pub fn read(root: &Root) -> Result<Self, Missing> {
         let (version, mount, mount_root) = place(root)?;
-        let own = own_group(root, version, &mount_root);
+        let own = own_group(root, version);
+        let is_whole = is_whole(root, &own, &mount_root);
         let mut found = Self {
             version,
             mount,
-            own,
+            own: as_mounted(&own, &mount_root),
             groups: Vec::new(),
             is_complete: true,
+            is_whole,
         };
         let start = cpu_time();
         found.walk(root, "/", 0, &|| {
@@ -195,20 +203,33 @@ fn has_memory(root: &Root, mount: &str) -> bool {
     controllers.is_ok_and(|names| names.split_whitespace().any(|name| name == "memory"))
 }
 
-/// Returns the group of this process as the mount shows it; the root if that does not hold it.
-fn own_group(root: &Root, version: GroupVersion, mount_root: &str) -> String {
+/// Returns the group of this process as its cgroup namespace shows it; the root if it has none.
+fn own_group(root: &Root, version: GroupVersion) -> String {
     let memberships = root.parse("proc/self/cgroup", parse::memberships);
-    let is_own = |found: &&parse::Membership| match version {
+    let is_own = |found: &parse::Membership| match version {
         GroupVersion::V1 => found.has_controller("memory"),
         GroupVersion::V2 => found.controllers.is_empty(),
     };
-    let memberships = memberships.unwrap_or_default();
-    let Some(own) = memberships.iter().find(is_own) else {
-        return "/".to_owned();
-    };
-    let below = own.path.strip_prefix(mount_root.trim_end_matches('/'));
-    match below {
+    let own = memberships.unwrap_or_default().into_iter().find(is_own);
+    own.map_or_else(|| "/".to_owned(), |own| own.path)
+}
+
+/// Returns the group `own` as the mount shows it; the root if that does not hold it.
+fn as_mounted(own: &str, mount_root: &str) -> String {
+    match own.strip_prefix(mount_root.trim_end_matches('/')) {
         Some(below) if !below.is_empty() && !below.contains("/..") => below.to_owned(),
         _ => "/".to_owned(),
     }
+}
+
+/// Returns whether the mount shows the whole hierarchy: its root, to a process of the initial
+/// cgroup namespace. In another namespace the root that is shown may be any group.
+///
+/// Kernels before 4.6 have no such namespaces, and most recorded machines no link to theirs: both
+/// count as initial if the group of this process is not above the root that is shown.
+fn is_whole(root: &Root, own: &str, mount_root: &str) -> bool {
+    let namespace = fs::read_link(root.path_of("proc/self/ns/cgroup"));
+    let is_initial = namespace.map_or(true, |link| link.to_str() == Some(INITIAL_NAMESPACE));
+    let is_above = own == "/.." || own.starts_with("/../");
+    mount_root == "/" && is_initial && !is_above
 }

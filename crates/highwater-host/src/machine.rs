@@ -1,13 +1,13 @@
 //! The machine under diagnosis: files that several checks read are read once.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::time::{Duration, Instant};
 
 use flate2::read::GzDecoder;
 
-use crate::groups::Groups;
+use crate::groups::{Group, GroupVersion, Groups};
 use crate::parse::{self, Counters, KernelVersion, Zone};
 use crate::process::{Effort, ProcessTable};
 use crate::root::{Missing, Root, RootError};
@@ -41,8 +41,19 @@ pub struct Machine {
 #[derive(Clone, Debug)]
 struct Sample {
     vmstat: Result<Counters, Missing>,
-    /// `high` of `memory.events` for each group.
-    high_events: HashMap<String, u64>,
+    high_events: EventsByGroup,
+}
+
+/// Events of each group, by its path.
+type EventsByGroup = HashMap<String, HighEvents>;
+
+/// The times that a group was above its `memory.high`.
+#[derive(Clone, Copy, Debug)]
+struct HighEvents {
+    /// Of the group alone.
+    own: Option<u64>,
+    /// Of the group and those below it.
+    subtree: Option<u64>,
 }
 
 /// The events between two moments.
@@ -52,8 +63,9 @@ pub struct Interval {
     pub seconds: f64,
     /// Growth of each line of `/proc/vmstat`.
     pub vmstat: Counters,
-    /// Growth of `high` of `memory.events`, by group.
-    pub high_events: HashMap<String, u64>,
+    /// Times that each group was above its own `memory.high`, by its path. Those of the groups
+    /// below are not in it.
+    pub high_events: BTreeMap<String, u64>,
 }
 
 impl Machine {
@@ -295,21 +307,81 @@ impl Machine {
     }
 
     fn sample(&self, suffix: &str) -> Sample {
-        let mut high_events = HashMap::new();
-        if let Ok(groups) = self.groups() {
-            for group in &groups.groups {
-                let path = format!("{}{suffix}", groups.file_of(group, "memory.events"));
-                let events = self.root.parse(&path, parse::counters);
-                if let Some(high) = events.ok().and_then(|events| events.get("high")) {
-                    high_events.insert(group.path.clone(), high);
-                }
-            }
-        }
+        let groups = self.groups().ok();
+        let groups = groups.filter(|groups| groups.version == GroupVersion::V2);
+        let high_events = groups.map(|groups| self.high_events(groups, suffix));
         let path = format!("proc/vmstat{suffix}");
         Sample {
             vmstat: self.root.parse(&path, parse::counters),
-            high_events,
+            high_events: high_events.unwrap_or_default(),
         }
+    }
+
+    fn high_events(&self, groups: &Groups, suffix: &str) -> EventsByGroup {
+        let is_local = self.has_local_events();
+        let high = |group: &Group, file: &str| {
+            let path = format!("{}{suffix}", groups.file_of(group, file));
+            let events = self.root.parse(&path, parse::counters).ok()?;
+            events.get("high")
+        };
+        let events = |group: &Group| {
+            let own = high(group, "memory.events.local");
+            // A recorded machine may have the first file in one of its samples only.
+            let subtree = if own.is_some() && self.root.is_live() {
+                None
+            } else {
+                high(group, "memory.events")
+            };
+            let own = if is_local { own.or(subtree) } else { own };
+            (group.path.clone(), HighEvents { own, subtree })
+        };
+        groups.groups.iter().map(events).collect()
+    }
+
+    /// Returns whether `memory.events` counts a group without those below it: before 5.2, which
+    /// added `memory.events.local`, and with the mount option `memory_localevents`.
+    fn has_local_events(&self) -> bool {
+        let is_old = self.kernel().is_ok_and(|kernel| !kernel.is_from(5, 2));
+        let mounts = self.root.parse("proc/self/mountinfo", parse::mounts);
+        let has_option = |mount: &parse::Mount| {
+            mount.kind == "cgroup2" && mount.has_option("memory_localevents")
+        };
+        is_old || mounts.is_ok_and(|mounts| mounts.iter().any(has_option))
+    }
+}
+
+/// Returns how often each group was above its own limit between two samples: by its own file in
+/// both, else the growth of its subtree without that of the groups right below it.
+fn own_events(before: &EventsByGroup, after: &EventsByGroup) -> BTreeMap<String, u64> {
+    let grown = |path: &str, of: fn(&HighEvents) -> Option<u64>| {
+        let (old, new) = (of(before.get(path)?)?, of(after.get(path)?)?);
+        Some(new.saturating_sub(old))
+    };
+    let of_subtree = |path: &str| grown(path, |events| events.subtree);
+    let mut below: HashMap<&str, u64> = HashMap::new();
+    for path in after.keys() {
+        if let (Some(parent), Some(events)) = (parent(path), of_subtree(path)) {
+            let sum = below.entry(parent).or_default();
+            *sum = sum.saturating_add(events);
+        }
+    }
+    let own = |path: &String| {
+        let subtree = || {
+            let of_children = below.get(&**path).copied().unwrap_or(0);
+            Some(of_subtree(path)?.saturating_sub(of_children))
+        };
+        let events = grown(path, |events| events.own).or_else(subtree)?;
+        Some((path.clone(), events))
+    };
+    after.keys().filter_map(own).collect()
+}
+
+/// Returns the path of the group above that at `path`.
+fn parent(path: &str) -> Option<&str> {
+    match path.rsplit_once('/')? {
+        (_, "") => None,
+        ("", _) => Some("/"),
+        (parent, _) => Some(parent),
     }
 }
 
@@ -321,14 +393,10 @@ impl Interval {
         if seconds.is_nan() || seconds <= 0.0 {
             return Err(Missing::new("needs time between its two samples"));
         }
-        let grown = |(path, high): (&String, &u64)| {
-            let was = before.high_events.get(path)?;
-            Some((path.clone(), high.saturating_sub(*was)))
-        };
         Ok(Self {
             seconds,
             vmstat: new.since(old),
-            high_events: after.high_events.iter().filter_map(grown).collect(),
+            high_events: own_events(&before.high_events, &after.high_events),
         })
     }
 

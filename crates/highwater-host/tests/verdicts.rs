@@ -6,6 +6,7 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
+mod groups;
 mod support;
 
 use highwater_host::Verdict::{Bad, NotMeasurable, Ok, Warn};
@@ -158,6 +159,32 @@ fn the_oom_killer_is_judged_by_the_gap() {
     assert!(finding.says.contains("512 loads"), "{}", finding.says);
 }
 
+/// Goal: the kernel spares the first process of the machine, and kills that of a container. Method:
+/// a process 1 with 16 GB, with and without the thread of the kernel that only a machine shows.
+#[test]
+fn the_first_process_of_a_container_may_be_chosen() {
+    let memory = "MemTotal: 32000000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n";
+    let container = || {
+        Tree::of("6.12.1", 64)
+            .file("proc/meminfo", memory)
+            .process(1, "mysqld", 1, [4_000_000; 3])
+            .process(9, "client", 1, [90_000; 3])
+    };
+    let says = |tree: &Tree| check(tree, 3).says;
+    let inside = says(&container());
+    assert!(inside.starts_with("mysqld (1)"), "{inside}");
+    let zeros = "0 ".repeat(40);
+    let second = |comm: &str| format!("2 ({comm}) S {zeros}\n");
+    let machine = container().file("proc/2/stat", &second("kthreadd"));
+    let outside = says(&machine);
+    assert!(outside.starts_with("client (9)"), "{outside}");
+    // A process that has ended has no memory either.
+    let ended = container().file("proc/2/stat", &second("sh"));
+    assert_eq!(says(&ended), inside);
+    let named = container().process(2, "kthreadd", 1, [10; 3]);
+    assert_eq!(says(&named), inside);
+}
+
 #[test]
 fn parked_pages_are_judged_at_2_and_5_percent() {
     let of = |count| Tree::new().zone(100_000, 1, [count, 500, 63], None);
@@ -230,6 +257,36 @@ fn reclaim_is_judged_from_10_000_pages_on() {
     assert!(stalls.says.starts_with("5 stalls"), "{}", stalls.says);
 }
 
+/// Goal: the advice names the cause that the counters show. Method: dirty file pages, swap, both
+/// and neither; `nr_vmscan_write` alone stands for swap.
+#[test]
+fn advice_on_reclaim_tells_dirty_pages_from_swap() {
+    let of = |events: &str| {
+        let scans = "pgscan_kswapd 100000\npgscan_direct 0\npgsteal_kswapd 40000\n";
+        let tree = Tree::new().sampled("pgscan_kswapd 0\n", &format!("{scans}{events}"));
+        check(&tree, 10).advice.unwrap()
+    };
+    for events in [
+        "nr_vmscan_write 60000\nnr_vmscan_immediate_reclaim 0\n",
+        "nr_vmscan_write 60000\nnr_vmscan_immediate_reclaim 0\npswpout 60000\n",
+        "nr_vmscan_write 60000\nnr_vmscan_immediate_reclaim 0\npswpout 0\nzswpout 60000\n",
+    ] {
+        let swap = of(events);
+        assert!(swap.starts_with("60,000 pages were swapped out"), "{swap}");
+        assert!(!swap.contains("dirty"), "{swap}");
+    }
+    let dirty = of("nr_vmscan_write 5\nnr_vmscan_immediate_reclaim 60000\npswpout 5\n");
+    assert_eq!(dirty, "60,000 dirty pages were met: write back earlier");
+    // Writes of file pages are no swap.
+    let written = of("nr_vmscan_write 60000\nnr_vmscan_immediate_reclaim 60000\npswpout 0\n");
+    assert_eq!(written, dirty);
+    let both = of("nr_vmscan_write 30000\nnr_vmscan_immediate_reclaim 20000\n");
+    assert!(both.starts_with("30,000 pages were swapped out"), "{both}");
+    assert!(both.ends_with("; 20,000 dirty pages were met: write back earlier"));
+    let neither = of("nr_vmscan_write 10000\nnr_vmscan_immediate_reclaim 10000\n");
+    assert!(neither.contains("check 9 (rmap)"), "{neither}");
+}
+
 #[test]
 fn thrashing_counts_refaults_of_both_types() {
     let of = |anon: u64, file: u64| {
@@ -255,81 +312,6 @@ fn one_sample_is_no_interval() {
         assert_eq!(finding.verdict, NotMeasurable, "check {nr}");
         assert!(finding.says.contains("live machine"), "{}", finding.says);
     }
-}
-
-#[test]
-fn dying_groups_warn_without_times() {
-    let of = |dying| {
-        let stat = format!("nr_descendants 1\nnr_dying_descendants {dying}\n");
-        Tree::of("6.12.1", 2).group_v2("", &[("cgroup.stat", &stat)])
-    };
-    assert_eq!(verdict(&of(1_000), 13), NotMeasurable);
-    assert_eq!(verdict(&of(1_001), 13), Warn);
-    let v1 = Tree::of("6.12.1", 2)
-        .file(
-            "sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "9223372036854771712\n",
-        )
-        .file(
-            "proc/cgroups",
-            "#subsys_name hierarchy num_cgroups enabled\nmemory 4 1003 1\n",
-        );
-    assert_eq!(verdict(&v1, 13), Warn);
-}
-
-#[test]
-fn stranded_charge_is_judged_by_the_worst_group() {
-    const MIB: u64 = 1 << 20;
-    let of = |kernel, max: u64| {
-        Tree::of(kernel, 64)
-            .group_v2("", &[])
-            .group_v2("a", &[("memory.max", &max.to_string())])
-    };
-    // 64 CPUs x 64 pages are 16 MiB.
-    assert_eq!(verdict(&of("6.12.1", 320 * MIB), 15), Ok);
-    assert_eq!(verdict(&of("6.12.1", 319 * MIB), 15), Warn);
-    assert_eq!(verdict(&of("6.12.1", 63 * MIB), 15), Bad);
-    let parent = |kernel| {
-        of(kernel, 400 * MIB)
-            .group_v2("a/b", &[])
-            .group_v2("a/c", &[])
-    };
-    assert_eq!(verdict(&parent("6.15.1"), 15), Ok);
-    // Three groups: 48 MiB.
-    let newer = parent("6.16.1");
-    assert_eq!((verdict(&newer, 15), value(&newer, 15)), (Warn, 12.0));
-    let unlimited = Tree::of("6.12.1", 64)
-        .group_v2("", &[])
-        .group_v2("a", &[("memory.max", "max")]);
-    assert_eq!(check(&unlimited, 15).says, "no group has a limit");
-}
-
-#[test]
-fn throttling_is_bad_if_the_group_also_stands_still() {
-    let of = |events: u64, full: &str| {
-        let after = format!("low 0\nhigh {events}\nmax 0\n");
-        let pressure = format!("some avg10=50.00 avg60=1.00\nfull avg10={full} avg60=1.00\n");
-        let files = [
-            ("memory.events", "low 0\nhigh 0\nmax 0\n"),
-            ("memory.events.after", &*after),
-            ("memory.pressure", &*pressure),
-        ];
-        Tree::of("6.12.1", 2)
-            .sampled("x 0\n", "x 0\n")
-            .group_v2("", &[])
-            .group_v2("a", &files)
-    };
-    assert_eq!(verdict(&of(100, "20.00"), 16), Ok);
-    // A few threads that sleep 2 s each time make few events.
-    assert_eq!(verdict(&of(5, "90.00"), 16), Bad);
-    assert_eq!(verdict(&of(4, "90.00"), 16), Ok);
-    assert_eq!(verdict(&of(101, "20.00"), 16), Warn);
-    let dead = check(&of(101, "20.01"), 16);
-    assert_eq!(dead.verdict, Bad);
-    // Both sides are printed.
-    assert_eq!(dead.figure.unwrap().limits(), "> 10/s, stall > 20 %");
-    let v1 = Tree::of("6.12.1", 2).file("sys/fs/cgroup/memory/memory.limit_in_bytes", "1\n");
-    assert!(check(&v1, 16).says.contains("this is v1"));
 }
 
 #[test]

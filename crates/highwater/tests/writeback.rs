@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use highwater::frame::Tunables;
 use highwater::group::{StatItem, Tolerance};
 use highwater::units::FilePage;
-use highwater::{Access, Background, Backing, Limits, Manager, Mapping, Pages, SyncError};
+use highwater::{
+    Access, Background, Backing, Bytes, FileBacking, Limits, Manager, Mapping, Pages, SyncError,
+};
 use support::{TestFile, assert_empty, mapped};
 
 const FRAMES: u64 = 1000;
@@ -106,6 +108,34 @@ fn a_program_without_threads_writes_back_by_balancing() {
     hw.balance();
     assert_eq!(counter(&hw, "nr_dirty"), 0);
     assert_eq!(taken(&storage), (0..50).collect::<Vec<_>>());
+    hw.check_invariants();
+}
+
+// Symptom: sixteen latched pages of 64 KiB counted as 1,024, for which a run gives up.
+#[test]
+fn a_run_passes_over_as_many_large_pages_as_small_ones() {
+    const LARGE: usize = 65_536;
+    let file = tempfile::tempfile().expect("a temporary file");
+    file.set_len(200 * LARGE as u64).expect("a sparse file");
+    let storage = FileBacking::new(file).and_then(|it| it.with_page_size(Bytes(LARGE as u64)));
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(64))
+        .background(Background::Off)
+        .build()
+        .expect("a small manager");
+    let file = hw.open_file(storage.expect("a file"), Access::ReadWrite);
+    let file = file.expect("one file more");
+    let map = hw.space(&hw.root()).map_file(&file, 0..200).expect("200");
+    let held = (0..180).map(|page| {
+        let mut write = map.write(page).expect("there is room");
+        write[0] = 1;
+        write
+    });
+    let held: Vec<_> = held.collect();
+    std::thread::sleep(Duration::from_millis(25));
+    (180..200).for_each(|page| map.write(page).expect("there is room")[0] = 1);
+    assert!(hw.writeback_tick() > Pages::ZERO, "others are not held");
+    drop(held);
     hw.check_invariants();
 }
 

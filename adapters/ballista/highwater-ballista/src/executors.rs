@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ballista_core::RuntimeProducer;
 use ballista_core::error::BallistaError;
@@ -19,14 +20,17 @@ use highwater_datafusion::{Options, Tenant};
 use parking_lot::Mutex;
 
 use crate::session::{config_producer, tenant_of};
+use crate::spill::SpillDirs;
 use crate::task_pool::TaskPool;
 use crate::watch::{Watch, WatchedCodec};
 
 /// The group of sessions without a known tenant.
 const DEFAULT: &str = "default";
 
-/// Unknown names that are logged: a client may invent any number of them.
+/// Unknown names that are logged, and the characters of each: a client may invent any number of
+/// them, of any length.
 const LOGGED_MAX: usize = 64;
+const LOGGED_CHARS: usize = 64;
 
 /// The tenants of an executor, and their limits.
 #[derive(Clone, Debug)]
@@ -75,6 +79,9 @@ struct Shared {
     default: Tenant,
     tenants: HashMap<String, Tenant>,
     unknown: Mutex<HashSet<String>>,
+    /// Tasks of sessions whose tenant is unknown.
+    /// Written by: each such task. Read by: `nr_unknown`. Publishes: nothing.
+    nr_unknown: AtomicU64,
     watch: Watch,
 }
 
@@ -96,6 +103,7 @@ impl Executors {
                 default,
                 tenants,
                 unknown: Mutex::default(),
+                nr_unknown: AtomicU64::new(0),
                 watch: Watch::default(),
             }),
         })
@@ -111,6 +119,14 @@ impl Executors {
         }
     }
 
+    /// Returns how many tasks named a tenant that is not known here, and counted as of the default
+    /// one: a tenant that is missing in this executor's policy, or a client's invention.
+    #[must_use]
+    pub fn nr_unknown(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.shared.nr_unknown.load(Ordering::Relaxed)
+    }
+
     /// Tells whether the pools in force are Highwater's, if the executor was
     /// [configured](Self::configure).
     #[must_use]
@@ -123,7 +139,28 @@ impl Executors {
     #[must_use]
     pub fn runtime_producer(&self, base: RuntimeProducer) -> RuntimeProducer {
         let this = self.clone();
-        Arc::new(move |config| this.runtime(&*base(config)?, config))
+        Arc::new(move |config| {
+            let builder = RuntimeEnvBuilder::from_runtime_env(&*base(config)?);
+            this.runtime(builder, config)
+        })
+    }
+
+    /// Returns a producer of runtimes that share caches. Tasks of each tenant spill together.
+    fn own_producer(&self, work_dir: Option<&str>) -> Result<RuntimeProducer> {
+        let this = self.clone();
+        let base = RuntimeEnvBuilder::new().build()?;
+        let spills = SpillDirs::within(work_dir);
+        Ok(Arc::new(move |config| {
+            let mut builder = RuntimeEnvBuilder::from_runtime_env(&base);
+            let tenant = this.known(tenant_of(config)).unwrap_or(DEFAULT);
+            builder.disk_manager = Some(spills.of(tenant)?);
+            this.runtime(builder, config)
+        }))
+    }
+
+    /// Returns a name, if a tenant has it.
+    fn known<'n>(&self, name: &'n str) -> Option<&'n str> {
+        self.shared.tenants.contains_key(name).then_some(name)
     }
 
     /// Configures an executor: each task has a pool of its session's tenant. What the configuration
@@ -140,9 +177,9 @@ impl Executors {
                  of the tenants; leave it unset, and limit each tenant in TenantPolicy"
             )));
         }
-        let base = match config.override_runtime_producer.take() {
-            Some(base) => base,
-            None => shared_runtime(config.work_dir.as_deref())?,
+        let runtimes = match config.override_runtime_producer.take() {
+            Some(base) => self.runtime_producer(base),
+            None => self.own_producer(config.work_dir.as_deref())?,
         };
         let settings = config.override_config_producer.take();
         let settings = settings.unwrap_or_else(|| Arc::new(default_config_producer));
@@ -155,28 +192,36 @@ impl Executors {
         // session would give all its tasks one pool.
         config.memory_pool_size = Some(0);
         config.session_runtime_cache_capacity = 0;
-        config.override_runtime_producer = Some(self.runtime_producer(base));
+        config.override_runtime_producer = Some(runtimes);
         config.override_config_producer = Some(config_producer(settings));
         config.override_physical_codec = Some(codec);
         Ok(())
     }
 
-    fn runtime(&self, base: &RuntimeEnv, config: &SessionConfig) -> Result<Arc<RuntimeEnv>> {
+    fn runtime(
+        &self,
+        builder: RuntimeEnvBuilder,
+        config: &SessionConfig,
+    ) -> Result<Arc<RuntimeEnv>> {
         let name = tenant_of(config);
-        if !name.is_empty() && !self.shared.tenants.contains_key(name) {
-            self.log_unknown(name);
+        if !name.is_empty() && self.known(name).is_none() {
+            self.note_unknown(name);
         }
         let pool = self.tenant(name).query().name("task").build();
         let pool = pool.map_err(|error| DataFusionError::External(Box::new(error)))?;
-        RuntimeEnvBuilder::from_runtime_env(base)
+        builder
             .with_memory_pool(Arc::new(TaskPool::new(pool)))
             .build_arc()
     }
 
-    fn log_unknown(&self, name: &str) {
+    fn note_unknown(&self, name: &str) {
+        // Relaxed: a statistic.
+        self.shared.nr_unknown.fetch_add(1, Ordering::Relaxed);
+        let name: String = name.chars().take(LOGGED_CHARS).collect();
         let mut unknown = self.shared.unknown.lock();
-        if unknown.len() < LOGGED_MAX && unknown.insert(name.into()) {
+        if unknown.len() < LOGGED_MAX && !unknown.contains(&name) {
             log::warn!("tenant {name:?} is not known here: its tasks count as of /{DEFAULT}");
+            unknown.insert(name);
         }
     }
 }
@@ -200,17 +245,6 @@ fn make_groups(
         }
     }
     Ok(made)
-}
-
-/// Returns a producer of one runtime, whose caches and files all tasks share.
-fn shared_runtime(work_dir: Option<&str>) -> Result<RuntimeProducer> {
-    let builder = RuntimeEnvBuilder::new();
-    let runtime = match work_dir {
-        Some(path) => builder.with_temp_file_path(path),
-        None => builder,
-    }
-    .build_arc()?;
-    Ok(Arc::new(move |_| Ok(Arc::clone(&runtime))))
 }
 
 impl fmt::Debug for Executors {

@@ -48,6 +48,7 @@
 
 mod executors;
 mod session;
+mod spill;
 mod task_pool;
 mod watch;
 

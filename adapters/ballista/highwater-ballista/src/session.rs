@@ -45,7 +45,8 @@ impl ExtensionOptions for HighwaterOptions {
     fn entries(&self) -> Vec<ConfigEntry> {
         vec![ConfigEntry {
             key: format!("{}.{TENANT}", Self::PREFIX),
-            value: Some(self.tenant.clone()),
+            // A session without a tenant says nothing, so that an executor's own stays in force.
+            value: (!self.tenant.is_empty()).then(|| self.tenant.clone()),
             description: "tenant of the session, whose maximum holds on each executor",
         }]
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use ballista_core::error::BallistaError;
+use ballista_core::extension::SessionConfigHelperExt;
 use ballista_core::serde::protobuf::{FailedTask, failed_task::FailedReason};
 use ballista_executor::executor_process::ExecutorProcessConfig;
 use datafusion::error::DataFusionError;
@@ -46,7 +47,9 @@ fn a_task_has_the_limit_of_its_tenant() {
         let entries = tenant(SessionConfig::new(), name).options().entries();
         let mut travelled = config_producer(Arc::new(SessionConfig::new))();
         for entry in entries.iter().filter(|it| it.key.starts_with("highwater.")) {
-            let value = entry.value.as_deref().expect("a value");
+            let Some(value) = entry.value.as_deref() else {
+                continue;
+            };
             let set = travelled.options_mut().set(&entry.key, value);
             set.expect("the setting is known");
         }
@@ -171,5 +174,55 @@ fn the_tenant_of_an_executors_settings_stays() {
     ] {
         let producer = config_producer(Arc::new(move || base.clone()));
         assert_eq!(tenant_of(&producer()), wanted);
+        // Symptom: the settings of a session without a tenant overwrote it.
+        let session = config_producer(Arc::new(SessionConfig::new))();
+        let travelled = session.to_key_value_pairs();
+        let of_task = producer().update_from_key_value_pair(&travelled);
+        assert_eq!(tenant_of(&of_task), wanted);
     }
+}
+
+// Symptom: all tenants had one directory and one budget to spill; and when Ballista's cleaner had
+// removed the directory, in which nothing had been written for a while, no task could spill again.
+#[test]
+fn each_tenant_spills_on_its_own_and_finds_its_directory() {
+    let (_hw, executors) = cluster();
+    let work_dir = tempfile::tempdir().expect("a directory");
+    let mut config = ExecutorProcessConfig {
+        work_dir: work_dir.path().to_str().map(str::to_owned),
+        ..ExecutorProcessConfig::default()
+    };
+    executors
+        .configure(&mut config)
+        .expect("no memory_pool_size");
+    let producer = config.override_runtime_producer.expect("it is set");
+    let disk_of = |name: &str| {
+        let runtime = producer(&tenant(SessionConfig::new(), name)).expect("a runtime");
+        Arc::clone(&runtime.disk_manager)
+    };
+    let [of_a, of_b] = ["a", "b"].map(disk_of);
+    assert!(!Arc::ptr_eq(&of_a, &of_b), "each has a budget");
+    assert!(Arc::ptr_eq(&of_a, &disk_of("a")), "all its tasks have it");
+    assert!(Arc::ptr_eq(&disk_of(""), &disk_of("unknown")));
+    for entry in std::fs::read_dir(work_dir.path()).expect("it is there") {
+        std::fs::remove_dir_all(entry.expect("a name").path()).expect("it can be removed");
+    }
+    for name in ["a", "b", ""] {
+        let file = disk_of(name).create_tmp_file("a sort");
+        file.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+// Symptom: a client could have any number of bytes kept and logged, after which a tenant that an
+// executor lacked was told nowhere.
+#[test]
+fn tasks_of_unknown_tenants_are_counted() {
+    let (_hw, executors) = cluster();
+    for nth in 0..200 {
+        let name = format!("{nth}{}", "x".repeat(100_000));
+        drop(task(&executors, &tenant(SessionConfig::new(), &name)));
+    }
+    drop(task(&executors, &tenant(SessionConfig::new(), "a")));
+    drop(task(&executors, &SessionConfig::new()));
+    assert_eq!(executors.nr_unknown(), 200);
 }

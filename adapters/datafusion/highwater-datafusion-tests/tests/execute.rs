@@ -115,7 +115,8 @@ async fn a_statement_that_writes_is_not_run_again_once_it_has_begun() {
     let (_hw, tenant) = tenant(Bytes::kib(64));
     let base = RuntimeEnvBuilder::new().build().expect("the default");
     let insert = "insert into copies select l_orderkey, l_comment from lineitem order by l_price";
-    for (sql, runs) in [(SQL, 3), (insert, 1)] {
+    let explained = format!("explain analyze {insert}");
+    for (sql, runs) in [(SQL, 3), (insert, 1), (explained.as_str(), 1)] {
         let mut attempts = 0;
         let stream = tenant.execute(Retry::default(), |pool| {
             attempts += 1;

@@ -70,7 +70,14 @@ pub struct Admission {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    waiting: VecDeque<(u64, Option<Waker>)>,
+    waiting: VecDeque<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    ticket: u64,
+    since: Instant,
+    waker: Option<Waker>,
 }
 
 pub(crate) struct WaitCounts {
@@ -101,18 +108,21 @@ impl Admission {
             .lock()
             .waiting
             .front_mut()
-            .and_then(|(_, waker)| waker.take());
+            .and_then(|first| first.waker.take());
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
     pub(crate) fn counts(&self) -> WaitCounts {
-        // Relaxed: statistics.
+        let queue = self.queue.lock();
+        let present: Duration = queue.waiting.iter().map(|it| it.since.elapsed()).sum();
+        // Relaxed: statistics. Under the lock, so that each wait is in one of the times.
+        let past = Duration::from_nanos(self.wait_ns.load(Ordering::Relaxed));
         WaitCounts {
             waited: self.waited.load(Ordering::Relaxed),
-            waiting: self.len() as u64,
-            time: Duration::from_nanos(self.wait_ns.load(Ordering::Relaxed)),
+            waiting: queue.waiting.len() as u64,
+            time: past + present,
         }
     }
 
@@ -121,13 +131,13 @@ impl Admission {
         queue
             .waiting
             .front()
-            .is_some_and(|(first, _)| *first == ticket)
+            .is_some_and(|first| first.ticket == ticket)
     }
 
     fn set_waker(&self, ticket: u64, waker: &Waker) {
         let mut queue = self.queue.lock();
-        let place = queue.waiting.iter_mut().find(|(it, _)| *it == ticket);
-        let former = place.and_then(|(_, place)| place.replace(waker.clone()));
+        let place = queue.waiting.iter_mut().find(|it| it.ticket == ticket);
+        let former = place.and_then(|place| place.waker.replace(waker.clone()));
         drop(queue);
         drop(former); // may run any code
     }
@@ -137,7 +147,6 @@ impl Admission {
 struct Waiting {
     tenant: Tenant,
     ticket: u64,
-    since: Instant,
 }
 
 impl Waiting {
@@ -146,7 +155,11 @@ impl Waiting {
         let mut queue = shared.admission.queue.lock();
         let ticket = queue.next;
         queue.next += 1;
-        queue.waiting.push_back((ticket, None));
+        queue.waiting.push_back(Place {
+            ticket,
+            since: Instant::now(),
+            waker: None,
+        });
         if queue.waiting.len() == 1 {
             QUEUES.lock().push(Arc::downgrade(shared));
         }
@@ -155,7 +168,6 @@ impl Waiting {
         Self {
             tenant: tenant.clone(),
             ticket,
-            since: Instant::now(),
         }
     }
 }
@@ -165,17 +177,22 @@ impl Drop for Waiting {
         let shared = &self.tenant.shared;
         let admission = &shared.admission;
         let mut queue = admission.queue.lock();
-        queue.waiting.retain(|(ticket, _)| *ticket != self.ticket);
+        let place = queue.waiting.iter().position(|it| it.ticket == self.ticket);
+        let place = place.and_then(|nth| queue.waiting.remove(nth));
+        let waited = place
+            .as_ref()
+            .map_or(Duration::ZERO, |it| it.since.elapsed());
+        let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: statistics.
+        admission.waited.fetch_add(1, Ordering::Relaxed);
+        admission.wait_ns.fetch_add(waited, Ordering::Relaxed);
         if queue.waiting.is_empty() {
             let is_other = |it: &Weak<Shared>| !std::ptr::eq(it.as_ptr(), Arc::as_ptr(shared));
             QUEUES.lock().retain(is_other);
         }
         drop(queue);
+        drop(place); // its waker may run any code
         WAITING.fetch_sub(1, Ordering::Relaxed);
-        // Relaxed: statistics.
-        admission.waited.fetch_add(1, Ordering::Relaxed);
-        let waited = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        admission.wait_ns.fetch_add(waited, Ordering::Relaxed);
         admission.wake();
     }
 }
@@ -209,7 +226,7 @@ impl Admit {
             Reservation::AtMost(most) => most.min(max),
         };
         let pool = self.pool.take();
-        let mut pool = pool.unwrap_or_else(|| HighwaterPool::of_query(self.tenant.query()));
+        let mut pool = pool.unwrap_or_else(|| HighwaterPool::that_waits(self.tenant.query()));
         let mut reserve = reserve;
         // Terminates: it falls with each attempt, which another group refuses.
         let admitted = loop {

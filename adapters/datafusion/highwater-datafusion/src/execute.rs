@@ -24,7 +24,8 @@ use crate::tenant::Tenant;
 /// The first attempt reserves [`first_reserve`](Self::first_reserve): nothing by default, which is
 /// best where memory mostly suffices. Each further attempt reserves twice what the last one used at
 /// most, or what it used and was refused, and the last attempt all that the tenant's queries may
-/// have: it runs alone. Where maxima of tenants overlap, it waits for room in their ancestor, too.
+/// have: it runs alone. Where maxima of tenants overlap, it waits for room in their ancestor, too,
+/// for as long as other tenants leave none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retry {
@@ -81,8 +82,15 @@ impl Tenant {
     /// of its own ([`Tenant::admit`]) and runs again. So a query that passes alone within its
     /// tenant's maximum is not refused before its first row, whatever its neighbours do.
     ///
-    /// A statement that writes (its stream has DataFusion's one column, `count`) is run again only
-    /// if it was refused before its stream was polled. For other writes, [`Retry::never`].
+    /// A statement that writes is run again only if it was refused before its stream was polled. It
+    /// is known by its columns: one, `count`, an unsigned number that is never null, or those of
+    /// `EXPLAIN`, which with `ANALYZE` runs what it explains. For writes that return others, use
+    /// [`Retry::never`]; for queries that look like these, [`run`](Self::run).
+    ///
+    /// A query may wait for as long as others hold memory: put a timeout around it. One that has
+    /// delivered a row holds memory until its stream is drained or dropped. So a task that keeps
+    /// such a stream, and waits for another query of the tenant before it reads on, may wait for
+    /// ever.
     ///
     /// # Errors
     ///
@@ -224,13 +232,17 @@ fn stopped(pool: &HighwaterPool) -> DataFusionError {
     DataFusionError::External(Box::new(pool.stopped()))
 }
 
-/// Returns whether a stream is that of a statement that writes: `INSERT`, `COPY`, `UPDATE` and
-/// `DELETE` return a count, which no other plan of DataFusion calls so with this type.
+/// Returns whether a stream may be that of a statement that writes: `INSERT`, `COPY`, `UPDATE` and
+/// `DELETE` return a count, and `EXPLAIN ANALYZE` of them a plan.
 fn is_write(schema: &Schema) -> bool {
-    let [column] = &schema.fields()[..] else {
-        return false;
-    };
-    column.name() == "count" && *column.data_type() == DataType::UInt64 && !column.is_nullable()
+    match &schema.fields()[..] {
+        [count] => {
+            let is_number = *count.data_type() == DataType::UInt64 && !count.is_nullable();
+            count.name() == "count" && is_number
+        }
+        [kind, plan] => kind.name() == "plan_type" && plan.name() == "plan",
+        _ => false,
+    }
 }
 
 /// Polls batches up to the first row.

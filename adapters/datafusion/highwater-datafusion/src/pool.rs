@@ -1,7 +1,7 @@
 //! The pool of one query.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use datafusion_common::Result;
@@ -32,6 +32,11 @@ pub struct HighwaterPool {
     limits: Limits,
     /// Made at the first charge.
     group: OnceLock<Result<Group, ChildError>>,
+    /// Set while the query waits for its admission, with a group or without.
+    is_waiting: bool,
+    /// Whether the query is counted.
+    /// Written by: its admission, or else its first charge. Read by: its end. Publishes: nothing.
+    has_begun: AtomicBool,
     /// The count of a query that was admitted with a reserve.
     reserve: Option<Reserve>,
     consumers: Consumers,
@@ -49,17 +54,34 @@ const UNLIMITED: Bytes = Bytes(1 << 47);
 impl HighwaterPool {
     pub(crate) fn of_query(query: QueryBuilder<'_>) -> Self {
         let tenant = query.tenant.clone();
-        let nr = tenant.shared.begin_query();
+        let nr = tenant.shared.number();
         Self {
             name: format!("{}-{nr}", query.name),
             limits: query.limits,
             tenant,
             group: OnceLock::new(),
+            is_waiting: false,
+            has_begun: AtomicBool::new(false),
             reserve: None,
             consumers: Consumers::default(),
             stop: Arc::default(),
             strays: Mutex::default(),
             most_refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the pool of a query that is to be admitted.
+    pub(crate) fn that_waits(query: QueryBuilder<'_>) -> Self {
+        let mut pool = Self::of_query(query);
+        pool.is_waiting = true;
+        pool
+    }
+
+    /// Counts the query, once.
+    fn begin(&self) {
+        // Relaxed: statistics.
+        if !self.has_begun.swap(true, Ordering::Relaxed) {
+            self.shared().begin_query();
         }
     }
 
@@ -174,12 +196,13 @@ impl HighwaterPool {
     /// Charges the reserve of a query that is being admitted.
     pub(crate) fn admit(&mut self, reserve: Bytes) -> Result<(), Reason> {
         debug_assert!(self.reserve.is_none(), "a query is admitted once");
-        if reserve == Bytes::ZERO {
-            return Ok(());
+        if reserve > Bytes::ZERO {
+            let group = self.group().map_err(no_group)?;
+            group.try_charge_disowned(reserve).map_err(Reason::Room)?;
+            self.reserve = Some(Reserve::new(reserve.0));
         }
-        let group = self.group().map_err(no_group)?;
-        group.try_charge_disowned(reserve).map_err(Reason::Room)?;
-        self.reserve = Some(Reserve::new(reserve.0));
+        self.is_waiting = false;
+        self.begin();
         Ok(())
     }
 
@@ -216,6 +239,9 @@ impl HighwaterPool {
         };
         let is_new = group.set_data(OfQuery(Arc::clone(&self.stop)));
         debug_assert!(is_new.is_ok(), "the group was made here");
+        if !self.is_waiting {
+            self.begin();
+        }
         Ok(group)
     }
 
@@ -455,7 +481,9 @@ impl Drop for HighwaterPool {
             // The engine may have made groups below.
             group.remove_when_unused();
         }
-        self.shared().end_query();
+        if *self.has_begun.get_mut() {
+            self.shared().end_query();
+        }
         admission::note_end();
     }
 }

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
 use highwater::{Bytes, Group};
@@ -16,6 +17,8 @@ pub(crate) struct Stop {
     /// Calls of the query in which others are made to give way.
     /// Written by: these. Read by: `stop_query`. Publishes: nothing.
     nr_asking: AtomicUsize,
+    /// Written by: `stop`. Read by: `is_overdue`. Publishes: nothing.
+    since: OnceLock<Instant>,
     pub(crate) waker: AtomicWaker,
 }
 
@@ -28,6 +31,7 @@ impl Stop {
     pub(crate) fn stop(&self) {
         // Relaxed: as in `is_stopped`.
         self.is_stopped.store(true, Ordering::Relaxed);
+        self.since.get_or_init(Instant::now);
         self.waker.wake();
     }
 }
@@ -87,6 +91,14 @@ impl Asker {
 /// Returns whether the group is a query's.
 pub(crate) fn is_query(group: &Group) -> bool {
     group.data::<OfQuery>().is_some()
+}
+
+/// Returns whether the query whose group this is was stopped longer ago than that, so that nothing
+/// can count on its end.
+pub(crate) fn is_overdue(group: &Group, grace: Duration) -> bool {
+    let stop = group.data().map(|OfQuery(stop)| stop);
+    let since = stop.and_then(|stop| stop.since.get());
+    since.is_some_and(|since| since.elapsed() > grace)
 }
 
 /// Result of [`stop_query`].

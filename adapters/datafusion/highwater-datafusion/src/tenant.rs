@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater::group::{ChildError, Limits};
-use highwater::{Bytes, Group};
+use highwater::{Bytes, Group, ReclaimRequest};
 
 use crate::admission::Admission;
 use crate::fairness::Fairness;
 use crate::pool::HighwaterPool;
-use crate::stop::{StopOutcome, stop_query};
+use crate::stop::{StopOutcome, is_overdue, stop_query};
 
 /// Rules that the queries of a tenant share.
 #[derive(Clone, Debug)]
@@ -92,6 +92,8 @@ pub(crate) struct Shared {
     /// Written by: calls that take the first byte or return the last. Read by: fairness.
     /// Publishes: nothing. The same for the counts below.
     active: AtomicU64,
+    /// Numbers given to queries, whether they have begun or not.
+    numbers: AtomicU64,
     queries: AtomicU64,
     nr_queries: AtomicU64,
     pub(crate) forced: AtomicU64,
@@ -110,7 +112,7 @@ pub(crate) struct Refused {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantCounts {
-    /// Queries that have begun, and that exist now.
+    /// Queries that were admitted or have charged memory, and those of them that exist now.
     pub queries: u64,
     /// See `queries`.
     pub running: u64,
@@ -122,7 +124,7 @@ pub struct TenantCounts {
     pub refused_behind: u64,
     /// Bytes charged above a maximum by calls that cannot be refused.
     pub forced: Bytes,
-    /// Queries that waited for admission, those that wait now, and the time that all waited.
+    /// Queries that waited for admission, those that wait now, and the time that both have waited.
     pub waited: u64,
     /// See `waited`.
     pub waiting: u64,
@@ -144,6 +146,7 @@ impl Tenant {
             admission: Admission::default(),
             refused: Refused::default(),
             active: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
             queries: AtomicU64::new(0),
             nr_queries: AtomicU64::new(0),
             forced: AtomicU64::new(0),
@@ -155,7 +158,7 @@ impl Tenant {
             let tenant = Arc::downgrade(&shared);
             shared.group.on_reclaim(move |request| {
                 let tenant = tenant.upgrade();
-                tenant.map_or(Bytes::ZERO, |tenant| tenant.stop_largest(request.want))
+                tenant.map_or(Bytes::ZERO, |tenant| tenant.stop_largest(request))
             });
         }
         Self { shared }
@@ -205,15 +208,23 @@ impl Tenant {
 
 // Relaxed throughout: numbers by themselves.
 impl Shared {
-    /// Counts a query that begins; returns its number.
-    pub(crate) fn begin_query(&self) -> u64 {
+    /// Returns the number of a query, by which its group is named.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a query that begins.
+    pub(crate) fn begin_query(&self) {
         self.nr_queries.fetch_add(1, Ordering::Relaxed);
-        self.queries.fetch_add(1, Ordering::Relaxed)
+        self.queries.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Stops queries, the largest first, until they give back as much as is wanted; returns what
-    /// they use.
-    fn stop_largest(&self, want: Bytes) -> Bytes {
+    /// they use. Passes over those that were stopped and have not ended in the time that a request
+    /// waits: others would be asked in vain after the tenant, and this one not again.
+    fn stop_largest(&self, request: &ReclaimRequest) -> Bytes {
+        let (want, waits_until) = (request.want, request.deadline);
+        let grace = waits_until.saturating_duration_since(Instant::now());
         let queries = self.group.children().into_iter();
         let mut queries: Vec<_> = queries.map(|it| (it.usage_precise(), it)).collect();
         queries.sort_by_key(|(usage, group)| std::cmp::Reverse((*usage, group.id())));
@@ -221,6 +232,9 @@ impl Shared {
         for (usage, group) in queries {
             if given >= want || usage == Bytes::ZERO {
                 break;
+            }
+            if is_overdue(&group, grace) {
+                continue;
             }
             if stop_query(&group) == StopOutcome::Stopped {
                 given += usage;

@@ -456,3 +456,34 @@ fn the_tenant_above_its_protection_gives_way_though_its_queries_are_small() {
     );
     assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
 }
+
+// Symptom: the first that waits counted as running, waits were in the counts only once they had
+// ended, and pools that charge nothing counted as queries.
+#[test]
+fn counts_tell_running_from_waiting() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let counts = || {
+        let counts = tenant.counts();
+        (counts.queries, counts.running, counts.waiting)
+    };
+    let unused = query(&tenant);
+    assert_eq!(counts(), (0, 0, 0));
+    let first = block_on(tenant.admit(Bytes::mib(16))).expect("there is room");
+    assert_eq!(counts(), (1, 1, 0));
+    let mut second = Box::pin(tenant.admit(Bytes::mib(8)));
+    assert!(block_on(futures::future::poll_immediate(&mut second)).is_none());
+    assert_eq!(counts(), (1, 1, 1));
+    thread::sleep(Duration::from_millis(30));
+    assert!(tenant.counts().wait_time >= Duration::from_millis(30));
+    assert_eq!(tenant.counts().waited, 0);
+    drop(first);
+    let second = block_on(second).expect("there is room");
+    assert_eq!(counts(), (2, 1, 0));
+    let join = holding("join", &unused);
+    join.try_grow(MIB).expect("there is room");
+    assert_eq!(counts(), (3, 2, 0));
+    drop((second, join, unused));
+    assert_eq!(counts(), (3, 0, 0));
+    assert_eq!(tenant.counts().waited, 1);
+}

@@ -6,6 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use datafusion_common::{DataFusionError, Result};
 use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation};
@@ -126,4 +127,51 @@ fn a_victim_outside_the_queries_is_for_the_handler_of_the_program() {
     let pool = query(&tenant);
     let join = holding("join", &pool);
     join.try_grow(8 * MIB).expect("the cache gave way");
+}
+
+// Symptom: a stopped query that did not end was counted on again and again, so that its tenant gave
+// nothing, and the query of a tenant within its protection was stopped instead. Method: the one
+// that does not end is the largest of its tenant; requests wait two seconds, in which the other
+// ends on any machine.
+#[test]
+fn a_stopped_query_that_does_not_end_shields_no_other() {
+    let built = Manager::builder()
+        .capacity(Bytes::mib(64))
+        .frames(Bytes::ZERO);
+    let hw = built.grace(Duration::from_secs(2)).build();
+    let hw = hw.expect("without frames");
+    let tenant = |name, low| {
+        let limits = Limits::max(Bytes::mib(60)).with_low(Bytes::mib(low));
+        let group = hw.root().child(name, limits).expect("the name is free");
+        let mut options = Options::default();
+        options.on_full = OnFull::Victim;
+        Tenant::new(group, options)
+    };
+    let (many, one, third) = (tenant("many", 0), tenant("one", 24), tenant("third", 24));
+    let [(stuck, held), (protected, _large)] = [(&many, 20), (&one, 22)].map(|(tenant, mib)| {
+        let [query] = hold(tenant, [mib]);
+        query
+    });
+    stuck.stop();
+    thread::sleep(Duration::from_millis(2_100));
+    thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            block_on(many.run(Retry::never(), |pool| async {
+                let pool: Arc<dyn MemoryPool> = pool;
+                let hoard = holding("hoard", &pool);
+                hoard.try_grow(16 * MIB)?;
+                std::future::pending::<Result<()>>().await
+            }))
+        });
+        while many.group().usage_precise() < Bytes::mib(36) {
+            thread::yield_now();
+        }
+        let pool = query(&third);
+        let join = holding("join", &pool);
+        join.try_grow(8 * MIB)
+            .expect("another of the tenant gave way");
+        assert!(others.join().expect("no panic").is_err());
+    });
+    assert!(!protected.is_stopped(), "it is within its protection");
+    drop(held);
 }

@@ -137,7 +137,9 @@ mod tests {
         let file = |directory: &Path| directory.join("cgroup.threads");
         fs::write(file(group.path()), "12\n7\n").unwrap();
         let [removed, below] = ["removed", "below"].map(|name| group.path().join(name));
-        [&removed, &below].map(|directory| fs::create_dir(directory).unwrap());
+        for directory in [&removed, &below] {
+            fs::create_dir(directory).unwrap();
+        }
         fs::write(file(&below), "9\n").unwrap();
         assert_eq!(tasks_of_cgroup(group.path()).unwrap(), [7, 9, 12]);
         let gone = tasks_of_cgroup(&removed).unwrap_err();

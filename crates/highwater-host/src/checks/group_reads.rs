@@ -63,8 +63,11 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     if !machine.root().is_live() {
         // Without times, the number of dying groups alone can be judged.
         return match dying {
-            Some(dying) if dying > DYING_MAX => Ok(warned(dying)),
-            _ => Err(Missing::new("needs a live machine, to measure times")),
+            Some(dying) if dying > DYING_MAX => Ok(warned(dying, groups.version)),
+            _ => Ok(
+                Finding::not_measurable("needs a live machine, to measure times")
+                    .with("dying_groups_count", dying),
+            ),
         };
     }
     let times = times(machine, groups)?;
@@ -97,7 +100,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         .with("reads_count", times.cpu_us.len())
         .with("dying_groups_count", dying);
     if let Some(dying) = dying.filter(|dying| *dying > DYING_MAX) {
-        let warning = warned(dying);
+        let warning = warned(dying, groups.version);
         finding.verdict = finding.verdict.min(Verdict::Warn);
         finding.advice = warning.advice;
     }
@@ -105,17 +108,26 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
 }
 
 /// The warning of too many dying groups.
-fn warned(dying: u64) -> Finding {
+fn warned(dying: u64, version: GroupVersion) -> Finding {
     let says = format!("{} dying groups", counted(dying));
+    let reclaim = match version {
+        GroupVersion::V1 => "memory.force_empty of their parent",
+        GroupVersion::V2 => "memory.reclaim",
+    };
     let mut finding = Finding::fine(says)
         .with("dying_groups_count", dying)
-        .advise("reclaim the pages of removed groups: memory.reclaim, or vm.drop_caches once");
+        .advise(format!(
+            "reclaim the pages of removed groups: {reclaim}, or vm.drop_caches once"
+        ));
     finding.verdict = Verdict::Warn;
     finding.formula = format!("{dying} dying groups; a warning above {DYING_MAX}");
     finding
 }
 
-/// The number of groups that were removed and still hold pages.
+/// The number of groups that were removed and still hold pages; `None` where it cannot be told.
+///
+/// On v1 it is the number of the whole machine less the groups that exist, so that each of these
+/// has to be visible.
 fn dying(machine: &Machine, groups: &Groups) -> Option<u64> {
     let root = machine.root();
     match groups.version {
@@ -125,7 +137,7 @@ fn dying(machine: &Machine, groups: &Groups) -> Option<u64> {
                 .ok()?
                 .get("nr_dying_descendants")
         }
-        GroupVersion::V1 if groups.is_complete => {
+        GroupVersion::V1 if groups.is_complete && groups.is_whole => {
             let all = root.parse("proc/cgroups", parse::memory_groups).ok()??;
             Some(all.saturating_sub(groups.groups.len() as u64))
         }

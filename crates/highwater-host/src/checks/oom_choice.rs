@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
         every counter of every process over all CPUs while the system waits for memory.",
     formula: "badness = pages + swap + page tables + oom_score_adj x (memory + swap) / 1,000; \
         the largest by the cheap counter against the largest by the exact number, and by how \
-        much the first is smaller",
+        much the first is smaller. The machine's own process 1 is spared, a container's is not",
     thresholds: "a different process is a warning; one that holds over 5 % less than the largest \
         is bad: stopping it frees that much less.",
     thread: threads::TREE,
@@ -155,6 +155,16 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     Ok(finding)
 }
 
+/// Returns whether `/proc` shows the initial PID namespace, whose process 1 the OOM killer spares.
+///
+/// Process 2 is the kernel's `kthreadd` there and nowhere else. This also holds for a recorded
+/// machine, and for a procfs of another namespace than this process's, where the inode of
+/// `/proc/self/ns/pid` says nothing.
+fn is_initial_pid_namespace(machine: &Machine) -> bool {
+    let second = machine.root().parse("proc/2/stat", parse::stat);
+    second.is_ok_and(|stat| stat.comm == "kthreadd" && stat.vsize_bytes == 0)
+}
+
 /// The processes with the largest badness by either number.
 fn candidates<'a>(
     machine: &Machine,
@@ -167,6 +177,7 @@ fn candidates<'a>(
     let total = in_pages(of_memory("MemTotal").saturating_add(of_memory("SwapTotal")));
     let swapped = of_memory("SwapTotal").saturating_sub(of_memory("SwapFree"));
     let signed = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
+    let spares_first = is_initial_pid_namespace(machine);
     let mut candidates = Vec::new();
     for process in &table.processes {
         let path = format!("proc/{}/oom_score_adj", process.pid);
@@ -174,7 +185,7 @@ fn candidates<'a>(
             .root()
             .parse(&path, parse::oom_score_adj)
             .unwrap_or(0);
-        if process.pid == 1 || adjustment == -1000 {
+        if (process.pid == 1 && spares_first) || adjustment == -1000 {
             continue;
         }
         let adjusted = (total / 1000).saturating_mul(i64::from(adjustment));

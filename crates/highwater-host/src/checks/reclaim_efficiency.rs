@@ -22,8 +22,8 @@ pub(super) const CHECK: Check = Check {
         pages are scanned for one.",
     thread: threads::RMAP,
     kernels: "all",
-    advice: "look at check 9 (rmap) and at dirty pages: nr_vmscan_immediate_reclaim, \
-        nr_vmscan_write",
+    advice: "look at check 9 (rmap), at dirty file pages (nr_vmscan_immediate_reclaim) and at \
+        swap (pswpout, zswpout)",
 };
 
 const THRESHOLDS: Thresholds = Thresholds::below(50.0, 20.0);
@@ -83,28 +83,66 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         counted(scanned)
     );
     let kswapd = vmstat.get("pgscan_kswapd").unwrap_or(0);
-    let dirty = vmstat.get("nr_vmscan_immediate_reclaim").unwrap_or(0);
-    let written = vmstat.get("nr_vmscan_write").unwrap_or(0);
     let formula = format!(
         "{} / {} pages; kswapd scanned {}",
         counted(freed),
         counted(scanned),
         counted(kswapd)
     );
-    let finding = Finding::judged(figure, says, formula)
+    let kept = KeptPages::of(vmstat);
+    Ok(Finding::judged(figure, says, formula)
         .with("scanned_pages", scanned)
         .with("freed_pages", freed)
-        .with("deferred_dirty_pages", dirty)
-        .with("written_pages", written);
-    let cause = if dirty.saturating_add(written) > scanned / 10 {
-        format!(
+        .with("deferred_dirty_pages", kept.dirty)
+        .with("written_pages", kept.written)
+        .with("swapped_out_pages", kept.swapped)
+        .advise(kept.advice(scanned)))
+}
+
+/// Pages that reclaim scanned and could not free at once, because they had to be written first.
+struct KeptPages {
+    /// Dirty file pages that were met.
+    dirty: u64,
+    /// Pages that reclaim wrote: few of files, most to swap.
+    written: u64,
+    /// Pages that were swapped out, those in zswap included.
+    swapped: u64,
+}
+
+impl KeptPages {
+    fn of(vmstat: &Counters) -> Self {
+        let written = vmstat.get("nr_vmscan_write").unwrap_or(0);
+        Self {
+            dirty: vmstat.get("nr_vmscan_immediate_reclaim").unwrap_or(0),
+            written,
+            swapped: vmstat.sum(&["pswpout", "zswpout"]).unwrap_or(written),
+        }
+    }
+
+    /// Returns advice about each kind that is more than a tenth of the scanned pages, the larger
+    /// one first.
+    fn advice(&self, scanned: u64) -> String {
+        let dirty = format!(
             "{} dirty pages were met: write back earlier",
-            counted(dirty)
-        )
-    } else {
-        "few dirty pages were met: look at check 9 (rmap) and at mapped files".to_owned()
-    };
-    Ok(finding.advise(cause))
+            counted(self.dirty)
+        );
+        let swapped = format!(
+            "{} pages were swapped out: lower vm.swappiness, use faster swap, or add memory",
+            counted(self.swapped)
+        );
+        let mut causes = [(self.dirty, dirty), (self.swapped, swapped)];
+        causes.sort_by_key(|(pages, _)| std::cmp::Reverse(*pages));
+        let large = causes
+            .into_iter()
+            .filter(|(pages, _)| *pages > scanned / 10);
+        let large: Vec<String> = large.map(|(_, advice)| advice).collect();
+        if large.is_empty() {
+            "few pages were dirty or swapped out: look at check 9 (rmap) and at mapped files"
+                .to_owned()
+        } else {
+            large.join("; ")
+        }
+    }
 }
 
 /// The finding of a machine with too little reclaim for a ratio.

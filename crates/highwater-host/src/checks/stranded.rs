@@ -4,6 +4,7 @@ use super::{Check, threads};
 use crate::finding::{Figure, Finding, Thresholds, Unit, amount, float, rounded};
 use crate::groups::Group;
 use crate::machine::Machine;
+use crate::parse::KernelVersion;
 use crate::root::Missing;
 
 pub(super) const CHECK: Check = Check {
@@ -12,26 +13,29 @@ pub(super) const CHECK: Check = Check {
     title: "stranded charge",
     run,
     needs_interval: false,
-    mechanism: "Each CPU charges 64 pages at once to a group and keeps the rest as its stock. The \
-        stock counts as usage though no page uses it, so that a group meets its limit early, \
-        and reclaims or is stopped with memory to spare. From 6.16 a CPU keeps stocks of seven \
-        groups, which add up at their common parent.",
-    formula: "CPUs x 64 pages (from 6.16 x the group and its descendants, at most 7) / \
-        memory.max, the worst group with a limit",
+    mechanism: "Each CPU charges 64 pages (32 before 6.1) at once to a group and keeps the rest \
+        as its stock. The stock counts as usage though no page uses it, so that a group meets \
+        its limit early, and reclaims or is stopped with memory to spare. From 6.16 a CPU keeps \
+        stocks of seven groups, which add up at their common parent.",
+    formula: "CPUs x 64 pages (32 before 6.1; from 6.16 x the group and its descendants, at most \
+        7) / memory.max, the worst group with a limit",
     thresholds: "5 % is the error that a limit with the usual headroom takes; at 25 % the limit \
         no longer says what it means.",
     thread: threads::FLUSH,
-    kernels: "all; seven stocks a CPU from 6.16",
+    kernels: "all; 64 pages a stock from 6.1, seven stocks a CPU from 6.16",
     advice: "give small groups larger limits on machines with many CPUs",
 };
 
 const THRESHOLDS: Thresholds = Thresholds::above(5.0, 25.0);
 
-/// Pages that a CPU charges at once.
-const BATCH_PAGES: u64 = 64;
-
 /// Groups of which a CPU keeps stocks from 6.16 on.
 const STOCKS: u64 = 7;
+
+/// Returns the pages that a CPU charges at once, `MEMCG_CHARGE_BATCH`, which 6.1 doubled
+/// (1813e51eece0).
+fn batch_pages(kernel: KernelVersion) -> u64 {
+    if kernel.is_from(6, 1) { 64 } else { 32 }
+}
 
 fn run(machine: &Machine) -> Finding {
     Finding::of(measure(machine))
@@ -48,8 +52,9 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
             1
         }
     };
+    let pages = batch_pages(kernel);
     let batch = cpus
-        .saturating_mul(BATCH_PAGES)
+        .saturating_mul(pages)
         .saturating_mul(machine.page_bytes());
     let bound = |group: &Group| batch.saturating_mul(stocks(group));
     let percent = |group: &Group| {
@@ -82,7 +87,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         groups.caveat()
     );
     let formula = format!(
-        "{cpus} CPUs x {BATCH_PAGES} pages x {} = {}; / {} = {} %",
+        "{cpus} CPUs x {pages} pages x {} = {}; / {} = {} %",
         stocks(worst),
         amount(bound(worst)),
         amount(max),

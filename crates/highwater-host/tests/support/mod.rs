@@ -33,6 +33,14 @@ impl Tree {
         self
     }
 
+    /// Adds a symbolic link.
+    pub(crate) fn link(self, path: &str, target: &str) -> Self {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, path).unwrap();
+        self
+    }
+
     /// Adds a process with resident pages by counter, `statm` and `smaps_rollup`.
     pub(crate) fn process(self, pid: u32, comm: &str, threads: u64, pages: [u64; 3]) -> Self {
         let [counter, statm, exact] = pages;

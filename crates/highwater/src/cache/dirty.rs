@@ -32,7 +32,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
 use crate::units::{Order, Pages, Pfn};
 
-/// Limit on pages, in frames, skipped in one run. Chosen: more than threads latch at a time.
+/// Limit on pages skipped in one run. Chosen: more than threads latch at a time.
 const PASSED_OVER_MAX: u64 = 1024;
 
 /// The dirty marks of all frames.
@@ -362,6 +362,7 @@ impl PageCache {
             }
             let were_refused = batch.iter().all(|page| page.was_refused);
             let (tried, before) = (frames_of(&batch), outcome.nr_written);
+            let nr_pages = batch.len() as u64;
             self.write_back_batch(batch, outcome);
             let written = outcome.nr_written - before;
             // Storage that failed before usually fails again: one batch is enough to find out.
@@ -369,7 +370,8 @@ impl PageCache {
                 return;
             }
             debug_assert!(written <= tried, "{written} frames of {tried} were written");
-            passed_over += tried - written;
+            // In pages, of which some are larger.
+            passed_over += (tried - written) * nr_pages / tried;
         }
     }
 

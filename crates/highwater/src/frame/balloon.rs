@@ -9,6 +9,10 @@
 //! Invariant: `frames of the memory = managed + ballooned`. While frames move, the managed count is
 //! the lower one, so that no sum exceeds the frames of the memory.
 //!
+//! Frames that leave the pool one by one lie anywhere, so that few blocks may be left for larger
+//! pages. When such a block is sought, the frames of it that are out of the pool are exchanged for
+//! free ones elsewhere ([`FramePool::exchange`]).
+//!
 //! Trimming changes no count: frames are taken by address, 4 MiB at a time, given back to the
 //! system, and freed. A request that finds no frame meanwhile waits for the trim
 //! ([`FramePool::is_trimming`]), which may have been preempted while it withholds all of a small
@@ -21,6 +25,7 @@
 //! pool inflates it for itself, in the largest blocks there are.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::backend::Wait;
 use super::{FramePool, Watermarks};
@@ -121,6 +126,28 @@ impl Balloon {
 
     fn pop(&self) -> Option<Block> {
         self.blocks.lock().pop()
+    }
+
+    /// Returns the frames that are out in blocks below an order, ascending.
+    fn frames_below(&self, order: Order) -> Vec<Pfn> {
+        let blocks = self.blocks.lock();
+        let small = blocks.iter().filter(|block| block.order() < order);
+        let frames = small.flat_map(|block| {
+            let first = block.pfn().0;
+            (first..first + (1 << block.order().get())).map(Pfn)
+        });
+        let mut frames: Vec<Pfn> = frames.collect();
+        frames.sort_unstable();
+        frames
+    }
+
+    /// Takes out the blocks that lie in a range of frames.
+    fn pop_within(&self, range: &Range<u32>) -> Vec<Block> {
+        let mut blocks = self.blocks.lock();
+        let lies_within = |block: &mut Block| {
+            range.contains(&block.pfn().0) && block.order().pages().0 <= range.len() as u64
+        };
+        blocks.extract_if(.., lies_within).collect()
     }
 
     /// Returns the areas of 2 MiB of which a part is out of the pool.
@@ -238,6 +265,51 @@ impl FramePool {
         self.stock.manage_more(back);
         self.turn(|_| ());
         back
+    }
+
+    /// Returns the frames that are out of the pool in blocks below an order, ascending.
+    ///
+    /// # Cost
+    ///
+    /// A look at each block that is out of the pool.
+    pub(crate) fn ballooned_below(&self, order: Order) -> Vec<Pfn> {
+        self.balloon.frames_below(order)
+    }
+
+    /// Exchanges the frames of an aligned block that are out of the pool, in smaller blocks, for as
+    /// many free ones elsewhere; returns false if there are not so many. The pool never has more
+    /// frames than before.
+    ///
+    /// # Cost
+    ///
+    /// As [`inflate`](Self::inflate), and a look at each block that is out of the pool.
+    pub(crate) fn exchange(&self, block: Range<u32>) -> bool {
+        let (memory, backend) = (&self.stock.memory, &self.stock.backend);
+        let mut mixed = self.balloon.turns.lock();
+        // Its free frames are withheld meanwhile, so that others go.
+        let mut withheld = Vec::new();
+        self.drain_all();
+        backend.alloc_within(block.clone(), Pages::ZERO, &mut withheld);
+        let blocks = self.balloon.pop_within(&block);
+        let wanted: Pages = blocks.iter().map(|block| block.order().pages()).sum();
+        let taken = self.inflate(wanted, Leaving::Nothing);
+        let is_done = taken == wanted;
+        if is_done {
+            for block in blocks {
+                let (first, order) = memory.surrender_block(block);
+                backend.free_fresh(NEAR, order, &mut [first]);
+            }
+            self.stock.manage_more(wanted);
+            self.turn(|_| ());
+            mixed.update(self.balloon.mixed(), memory);
+        } else {
+            self.deflate(taken);
+            blocks
+                .into_iter()
+                .for_each(|block| self.balloon.push(block));
+        }
+        backend.free_bulk(NEAR, Order::ZERO, Wait::Allowed, &mut withheld);
+        is_done
     }
 
     /// Returns the number of frames that are out of the pool.

@@ -46,7 +46,7 @@ impl Core {
                         _ => Effort::default(),
                     });
                     if matches!(refusal, AllocError::Fragmented { .. })
-                        && self.evict_block(order, effort.actor(), LOOKS)
+                        && self.evict_block(order, effort.actor(), LOOKS).is_found
                     {
                         continue;
                     }

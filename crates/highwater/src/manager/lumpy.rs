@@ -7,12 +7,15 @@
 //! most free frames.
 //!
 //! A block is left alone if a frame of it is in use for anything but the cache, or holds a page
-//! that is pinned, latched or locked, part of a larger page, protected by its group's `min`, dirty
-//! (if the request waits for no storage), or to be swapped out of a group that never swaps.
+//! that is pinned, latched, locked or in transit, part of a larger page, protected by its group's
+//! `min`, dirty (if the request waits for no storage, or storage fails), or to be swapped out of a
+//! group that never swaps. If there is no other, frames that a smaller capacity has taken out of
+//! the pool are [exchanged](crate::frame::FramePool::exchange) for others.
 //!
-//! Bounds: one search looks at each block at most once, and protection is evaluated once for each
+//! Bounds: one search looks at each block at most twice, and protection is evaluated once for each
 //! group. A request that finds no block waits for other threads to release pages, and searches
-//! again, 16 times at most; then it fails with
+//! again, 16 times at most, not counting searches that wrote pages back and waits for pages in
+//! transit; then it fails with
 //! [`AllocError::Fragmented`](crate::frame::AllocError::Fragmented). No group is stopped for it:
 //! there is memory.
 //!
@@ -23,7 +26,7 @@ use std::collections::HashMap;
 
 use super::Core;
 use crate::cache::{PageKey, WrittenBack};
-use crate::reclaim::Actor;
+use crate::reclaim::{Actor, Outcome};
 use crate::sync::Woken;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::{GroupId, Order, Pages, Pfn};
@@ -37,11 +40,35 @@ pub(super) const LOOKS: u32 = 64;
 #[derive(Debug, Default)]
 pub(super) struct LumpyCursor(AtomicU32);
 
-/// The pages of a block, which can probably be evicted.
-type BlockPages = Vec<(Pfn, PageKey)>;
+/// Pages that a search fails to write back before it takes clean ones only. Chosen: storage that
+/// fails usually fails again; and one bad place is no reason to stop.
+const FAILED_MAX: u64 = 32;
 
-fn frames_of(pages: &[(Pfn, PageKey)]) -> Pages {
-    pages.iter().map(|(_, key)| key.order().pages()).sum()
+/// What a search for a block has come to.
+#[derive(Debug, Default)]
+pub(super) struct BlockSearched {
+    pub(super) is_found: bool,
+    pub(super) nr_written: u64,
+    /// Whether a block was left alone for a page in transit.
+    pub(super) has_transit: bool,
+    /// Why pages stayed.
+    pub(super) outcome: Outcome,
+}
+
+/// A block, whose pages can probably be evicted.
+struct Candidate {
+    first: Pfn,
+    pages: Vec<(Pfn, PageKey)>,
+    /// Frames of it that are out of the pool.
+    nr_out: u64,
+}
+
+impl Candidate {
+    /// Returns the frames that have to become free.
+    fn frames(&self) -> Pages {
+        let of_pages: Pages = self.pages.iter().map(|(_, key)| key.order().pages()).sum();
+        of_pages + Pages(self.nr_out)
+    }
 }
 
 /// A search for a block of an order.
@@ -51,6 +78,9 @@ struct BlockSearch<'a> {
     actor: Actor,
     /// What is known of the groups that pay for pages.
     givers: HashMap<GroupId, Giver>,
+    /// The frames that may be exchanged, ascending.
+    out_of_pool: Vec<Pfn>,
+    searched: BlockSearched,
 }
 
 /// What may be taken from a group.
@@ -62,31 +92,44 @@ struct Giver {
 
 impl Core {
     /// Evicts the pages of one block of an order, as far as an actor may, and looks at `at_most`
-    /// blocks for that; returns false if there is no such block.
-    pub(super) fn evict_block(&self, order: Order, actor: Actor, at_most: u32) -> bool {
-        // Frames in lists belong to no block.
+    /// blocks for that.
+    pub(super) fn evict_block(&self, order: Order, actor: Actor, at_most: u32) -> BlockSearched {
+        // Frames in lists belong to no block, and pages in batches to no list.
         if self.pool.drain_all() > Pages::ZERO {
             self.stats.drain_all.add(1);
         }
-        let search = BlockSearch {
+        self.reclaim.drain_batches();
+        let mut search = BlockSearch {
             core: self,
             order,
             actor,
             givers: HashMap::new(),
+            out_of_pool: Vec::new(),
+            searched: BlockSearched::default(),
         };
-        if search.evict_one(at_most) {
+        search.searched.is_found = search.evict_one(at_most)
+            || at_most == u32::MAX && search.may_exchange() && search.evict_one(at_most);
+        if search.searched.is_found {
             // They are in lists again.
             self.pool.drain_all();
             self.stats.lumpy_success.add(1);
-            return true;
+        } else {
+            self.stats.lumpy_fail.add(1);
         }
-        self.stats.lumpy_fail.add(1);
-        false
+        search.searched
     }
 }
 
 impl BlockSearch<'_> {
-    fn evict_one(mut self, at_most: u32) -> bool {
+    /// Lets frames be exchanged from now on; returns whether there are any.
+    fn may_exchange(&mut self) -> bool {
+        if self.core.pool.ballooned() > Pages::ZERO {
+            self.out_of_pool = self.core.pool.ballooned_below(self.order);
+        }
+        !self.out_of_pool.is_empty()
+    }
+
+    fn evict_one(&mut self, at_most: u32) -> bool {
         let nr_blocks = u32::try_from(self.core.memory.pages().0 >> self.order.get());
         let nr_blocks = nr_blocks.expect("frames have 32-bit numbers");
         let cursor = &self.core.lumpy.0;
@@ -98,11 +141,11 @@ impl BlockSearch<'_> {
             // Relaxed: see the field. Before the looks, so that other threads look elsewhere.
             let at = cursor.fetch_add(looks, Ordering::Relaxed);
             let blocks = (0..looks).map(|nth| at.wrapping_add(nth) % nr_blocks);
-            let mut candidates: Vec<BlockPages> =
-                blocks.filter_map(|block| self.pages_of(block)).collect();
-            candidates.sort_by_key(|pages| frames_of(pages));
-            for pages in candidates {
-                if self.may_all_go(&pages) && self.evict(&pages) {
+            let mut candidates: Vec<Candidate> =
+                blocks.filter_map(|block| self.look_at(block)).collect();
+            candidates.sort_by_key(Candidate::frames);
+            for candidate in candidates {
+                if self.may_all_go(&candidate.pages) && self.evict(&candidate) {
                     return true;
                 }
                 // Some pages of it may have gone.
@@ -112,10 +155,11 @@ impl BlockSearch<'_> {
         false
     }
 
-    /// Returns the pages of a block, unless it has to be left alone.
-    fn pages_of(&mut self, block: u32) -> Option<BlockPages> {
-        let mut pages = Vec::new();
-        let mut at = Pfn(block << self.order.get());
+    /// Returns what a block has, unless it has to be left alone.
+    fn look_at(&mut self, block: u32) -> Option<Candidate> {
+        let first = Pfn(block << self.order.get());
+        let (mut pages, mut nr_out) = (Vec::new(), 0);
+        let mut at = first;
         let end = at.0 + (1 << self.order.get());
         while at.0 < end {
             let mut frames = 1;
@@ -126,22 +170,27 @@ impl BlockSearch<'_> {
                 // A larger page that begins here goes as a whole.
                 frames = 1 << key.order().get();
                 pages.push((at, key));
+            } else if self.out_of_pool.binary_search(&at).is_ok() {
+                nr_out += 1;
             } else if !self.core.memory.is_free(at) {
                 return None;
             }
             at = Pfn(at.0 + frames);
         }
-        Some(pages)
+        Some(Candidate {
+            first,
+            pages,
+            nr_out,
+        })
     }
 
     /// Returns whether a page may be evicted, as far as its group and its storage are concerned.
     fn may_go(&mut self, pfn: Pfn, key: PageKey) -> bool {
         let giver = self.giver(self.core.cache.group_of(pfn));
-        let writes = || match key.file().kind().is_swap_backed() {
-            true => giver.swaps && self.actor != Actor::Clean,
-            false => self.actor != Actor::Clean,
-        };
-        giver.gives_block && (!self.core.cache.is_dirty(pfn) || writes())
+        let writes =
+            self.actor != Actor::Clean && self.searched.outcome.nr_write_failed < FAILED_MAX;
+        let writes = writes && (giver.swaps || !key.file().kind().is_swap_backed());
+        giver.gives_block && (!self.core.cache.is_dirty(pfn) || writes)
     }
 
     fn may_all_go(&mut self, pages: &[(Pfn, PageKey)]) -> bool {
@@ -158,25 +207,61 @@ impl BlockSearch<'_> {
         })
     }
 
-    /// Evicts the pages of a block; returns false if one of them resists.
-    fn evict(&self, pages: &[(Pfn, PageKey)]) -> bool {
+    /// Frees a block; returns false if a page of it resists, or too few frames are free elsewhere.
+    fn evict(&mut self, block: &Candidate) -> bool {
         let (cache, reclaim) = (&self.core.cache, &self.core.reclaim);
-        let stays = |&(pfn, key): &(Pfn, PageKey)| cache.is_held(pfn, key) || cache.is_locked(pfn);
-        if pages.iter().any(stays) {
+        // Looked at before anything goes: the other pages would go in vain.
+        for &(pfn, key) in &block.pages {
+            if cache.is_held(pfn, key) || cache.is_locked(pfn) {
+                self.searched.outcome.nr_borrowed += 1;
+                return false;
+            }
+            if !reclaim.is_listed(pfn) {
+                self.searched.has_transit = true;
+                return false;
+            }
+        }
+        if !self.clean(&block.pages) {
             return false;
         }
+        let range = block.first.0..block.first.0 + (1 << self.order.get());
+        (block.nr_out == 0 || self.core.pool.exchange(range))
+            && reclaim.evict_unlocked(&block.pages)
+    }
+
+    /// Writes the dirty ones of some pages back; returns false if one of them resists. Those after
+    /// one that waits for its log are looked at, too: the log is asked once for all.
+    fn clean(&mut self, pages: &[(Pfn, PageKey)]) -> bool {
+        let (cache, reclaim) = (&self.core.cache, &self.core.reclaim);
+        let (searched, mut all_clean) = (&mut self.searched, true);
         for &(pfn, key) in pages.iter().filter(|(pfn, _)| cache.is_dirty(*pfn)) {
             if self.actor == Actor::Clean {
                 return false;
             }
-            match cache.try_write_back(pfn, &mut Woken::default()) {
+            let written = cache.try_write_back(pfn, &mut Woken::default());
+            searched.nr_written += u64::from(matches!(
+                written,
+                Ok(WrittenBack::Written | WrittenBack::Awaited(_))
+            ));
+            match written {
                 Ok(WrittenBack::Clean | WrittenBack::Written) => {}
                 Ok(WrittenBack::Awaited(_)) => reclaim.rotate(&[(pfn, key)]),
-                Ok(WrittenBack::Latched | WrittenBack::HeldUp | WrittenBack::NoSlot) | Err(_) => {
+                Ok(WrittenBack::HeldUp) => {
+                    searched.outcome.nr_wal_blocked += 1;
+                    all_clean = false;
+                }
+                Ok(WrittenBack::Latched) => {
+                    searched.outcome.nr_borrowed += 1;
+                    return false;
+                }
+                Ok(WrittenBack::NoSlot) => return false,
+                Err(error) => {
+                    reclaim.note_write_failed(&error);
+                    searched.outcome.nr_write_failed += 1;
                     return false;
                 }
             }
         }
-        reclaim.evict_unlocked(pages)
+        all_clean
     }
 }

@@ -279,19 +279,28 @@ impl Core {
 
     /// Frees a block of frames; returns false when no step helps.
     fn make_block(&self, order: Order, effort: &mut Effort<'_>) -> bool {
-        if self.evict_block(order, effort.actor(), u32::MAX) {
+        let searched = self.evict_block(order, effort.actor(), u32::MAX);
+        effort.nr_held = searched.outcome.nr_borrowed;
+        effort.last = searched.outcome;
+        if searched.is_found {
             effort.nr_blockless = 0;
             effort.has_asked_logs = false;
             return effort.may_retry();
         }
-        effort.nr_blockless += 1;
+        if searched.nr_written > 0 {
+            // What is dirty in these blocks still may wait for its log now.
+            effort.has_asked_logs = false;
+        }
+        // Pages wait for their logs, are of closed files, or are in transit; others are released by
+        // other threads. Evicting in the order of use would free most of the pool for a block.
+        if self.ask_logs(effort) || searched.has_transit && effort.waits_for_arrival(self) {
+            return effort.may_retry();
+        }
+        effort.nr_blockless += u32::from(searched.nr_written == 0);
         if effort.nr_blockless > FRUITLESS_MAX {
             return false;
         }
-        // Pages wait for their logs, or are of closed files; others are released by other threads.
-        // Evicting in the order of use would free most of the pool for a block.
-        let asks = !std::mem::replace(&mut effort.has_asked_logs, true);
-        if !(asks && hiding(effort.way, || self.cache.ask_logs()) || self.reap_closing()) {
+        if !self.reap_closing() {
             self.reclaim.wait_for_progress(PROMISE_PAUSE);
         }
         effort.may_retry()
@@ -513,6 +522,18 @@ impl<'a> Effort<'a> {
             _ => {}
         }
         self.pause(core)
+    }
+
+    /// Waits until pages in transit arrive anywhere; returns false if there are none.
+    fn waits_for_arrival(&mut self, core: &Core) -> bool {
+        // They may be afloat.
+        let _waiting = core.wait_for_others();
+        let (root, want) = (core.groups.root(), Want::Frame);
+        let (arrival, arrived) =
+            core.reclaim
+                .wait_for_arrival(&root, want, self.arrived_seen, self.arrival_max());
+        self.arrived_seen = Some(arrived);
+        arrival != Arrival::Nothing
     }
 
     /// Waits briefly for other threads; returns false after too many such waits without progress.

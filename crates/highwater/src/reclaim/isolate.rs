@@ -111,6 +111,12 @@ impl Reclaim {
         self.evict_named(pages, RmapAccess::Wait, |_| false, |_| ())
     }
 
+    /// Returns whether a page is on a list, and not in transit or isolated. Pages that came in
+    /// lately may be in batches still ([`drain_batches`](Self::drain_batches)).
+    pub fn is_listed(&self, pfn: Pfn) -> bool {
+        self.lruvecs.links.list_of(pfn).is_some()
+    }
+
     /// As [`evict_pages`](Self::evict_pages), for a request that is short of frames: leaves
     /// shadows, keeps pages that a locked mapping has, and does not wait for rmap locks.
     pub fn evict_unlocked(&self, pages: &[(Pfn, PageKey)]) -> bool {

@@ -12,7 +12,7 @@ use super::policy::{EvictedBy, Fate, Look};
 use super::round::{Round, Scan, Scratch, Step};
 use super::stats::{pages_item, signed};
 use super::{LruvecRef, Reclaim};
-use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WrittenBack};
+use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WriteBackError, WrittenBack};
 use crate::units::{Pages, Pfn};
 
 /// One list's part of a step.
@@ -407,14 +407,19 @@ impl Reclaim {
             // No free swap slot: it stays.
             Ok(WrittenBack::NoSlot) => Err(Placement::Active),
             Err(error) => {
-                if let Some(times) = self.stats.nr_vmscan_write_failed.recur() {
-                    tracing::warn!(%error, times, "write-back failed in reclaim, the page stays dirty");
-                }
+                self.note_write_failed(&error);
                 scan.outcome.nr_write_failed += 1;
                 scan.outcome.write_error = Some(error);
                 // Activated: an immediate retry would most likely fail again.
                 Err(Placement::Active)
             }
+        }
+    }
+
+    /// Counts and reports a page that reclaim could not write back.
+    pub fn note_write_failed(&self, error: &WriteBackError) {
+        if let Some(times) = self.stats.nr_vmscan_write_failed.recur() {
+            tracing::warn!(%error, times, "write-back failed in reclaim, the page stays dirty");
         }
     }
 

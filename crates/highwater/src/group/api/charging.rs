@@ -20,8 +20,8 @@ impl GroupNode {
     /// takes three plain steps and its drop two if the group above is one of the 7, and one more
     /// each for each level between. Otherwise, at most once per 112 KiB while there is room: one
     /// step on a line of each ancestor, and for the first charge of a CPU in the group the tree's
-    /// lock for reading. Without room: passes over the words of all CPUs that have charged in the subtree of the group
-    /// without room, under the tree's lock for reading (rank
+    /// lock for reading. Without room: passes over the words of all CPUs that have charged in the
+    /// subtree of the group without room, under the tree's lock for reading (rank
     /// [`Groups`](crate::sync::Rank::Groups)); in the restartable regime one membarrier(2) for each
     /// 64 words of other CPUs that hold tokens. No allocation, except by a CPU that charges or
     /// uncharges in the group for the first time: its words, 256 bytes at most.
