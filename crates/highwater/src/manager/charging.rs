@@ -47,7 +47,11 @@ impl Core {
         let ((charge, refilled), way) = self.charging(group.id(), bytes, patience, charge)?;
         match patience {
             Patience::Polled => _ = self.throttle_polled(group, refilled, Actor::Clean),
-            _ => _ = self.throttle(charge.group(), refilled),
+            // It may sleep, and the page comes for no request before that is over.
+            _ if self.may_throttle(refilled) => {
+                way.hide_while(|| _ = self.throttle(charge.group(), refilled));
+            }
+            _ => {}
         }
         Ok((charge, way))
     }

@@ -49,9 +49,18 @@ pub(super) struct Stalled<'a> {
     known_depth: Option<u32>,
     /// When it began, on the manager's clock.
     since: Duration,
+    /// Whether it is part of a longer one, whose length is recorded when that ends.
+    is_part: bool,
 }
 
 impl<'a> Stalled<'a> {
+    /// As [`begin`](Self::begin), for a part of a request that stalls in several.
+    pub(super) fn begin_part(core: &'a Core, group: &GroupNode) -> Option<Self> {
+        let mut stalled = Self::begin(core, group)?;
+        stalled.is_part = true;
+        Some(stalled)
+    }
+
     /// Begins a stall for a group and its ancestors, unless this thread is already in one.
     pub(super) fn begin(core: &'a Core, group: &GroupNode) -> Option<Self> {
         if IS_STALLED.replace(true) {
@@ -62,6 +71,7 @@ impl<'a> Stalled<'a> {
             group: group.clone(),
             known_depth: known_depth(group),
             since: core.now(),
+            is_part: false,
         };
         stalled.tell(stalled.since, Change::Stall, Change::StallFromOutside);
         Some(stalled)
@@ -80,26 +90,25 @@ impl Drop for Stalled<'_> {
         debug_assert!(IS_STALLED.get(), "a stall ends on its thread");
         let now = self.core.now();
         self.tell(now, Change::Resume, Change::ResumeOutside);
-        self.core.stats.stall_lasted(now.saturating_sub(self.since));
+        if !self.is_part {
+            self.core.stats.stall_lasted(now.saturating_sub(self.since));
+        }
         IS_STALLED.set(false);
     }
 }
 
-/// A stall of a task that no thread runs; ends on drop.
+/// A stall of a task that no thread runs, a part of its request's; ends on drop.
 pub(super) struct StalledTask {
     shared: PercpuRef<Shared>,
     group: GroupNode,
-    since: Duration,
 }
 
 impl StalledTask {
     pub(super) fn begin(shared: &PercpuRef<Shared>, group: &GroupNode) -> Self {
-        let since = shared.core.now();
-        group.change_stalls(since, |_| Some(Change::StallFromOutside));
+        group.change_stalls(shared.core.now(), |_| Some(Change::StallFromOutside));
         Self {
             shared: shared.clone(),
             group: group.clone(),
-            since,
         }
     }
 }
@@ -109,8 +118,6 @@ impl Drop for StalledTask {
         let now = self.shared.core.now();
         self.group
             .change_stalls(now, |_| Some(Change::ResumeOutside));
-        let lasted = now.saturating_sub(self.since);
-        self.shared.core.stats.stall_lasted(lasted);
     }
 }
 

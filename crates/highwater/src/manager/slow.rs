@@ -87,6 +87,8 @@ pub(super) struct Effort<'a> {
     /// The stall since the first refusal, suspended while the handler runs.
     stalled: Option<Stalled<'a>>,
     attempts: u32,
+    /// Attempts that waited for a promise, which are not among those that have a bound.
+    nr_promised: u32,
     fruitless: u32,
     /// Searches for a block of frames that found none.
     nr_blockless: u32,
@@ -137,7 +139,7 @@ impl Core {
         let mut nr_contended = 0;
         loop {
             effort.attempts += 1;
-            debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
+            debug_assert!(effort.nr_bounded() <= ATTEMPTS_MAX, "retries have a bound");
             let goes_on = match &refusal {
                 ChargeError::OverMax {
                     group,
@@ -169,6 +171,7 @@ impl Core {
             }
             match charge() {
                 Ok(charged) => {
+                    effort.succeed(self);
                     self.report_room(met, &refusal, (effort.attempts, effort.reclaimed));
                     return Ok(charged);
                 }
@@ -255,7 +258,7 @@ impl Core {
         loop {
             way.lack_frame();
             effort.attempts += 1;
-            debug_assert!(effort.attempts <= ATTEMPTS_MAX, "retries have a bound");
+            debug_assert!(effort.nr_bounded() <= ATTEMPTS_MAX, "retries have a bound");
             effort.stall(self, payer);
             self.wakeup.notify();
             let goes_on = match exhausted {
@@ -271,7 +274,10 @@ impl Core {
             }
             way.seek_frame();
             match self.take_frame(order) {
-                Ok(frame) => return Ok(frame),
+                Ok(frame) => {
+                    effort.succeed(self);
+                    return Ok(frame);
+                }
                 Err(again) => exhausted = again,
             }
         }
@@ -398,7 +404,7 @@ impl Core {
                 self.reclaim.wait_for_progress(PROMISE_PAUSE);
                 effort.owes_attempt = true;
                 // The promise has an end of its own.
-                effort.attempts -= 1;
+                effort.nr_promised += 1;
                 return effort.may_retry();
             }
             Asking::Nothing => {}
@@ -483,7 +489,25 @@ impl<'a> Effort<'a> {
     }
 
     fn may_retry(&self) -> bool {
-        self.attempts < ATTEMPTS_MAX
+        self.nr_bounded() < ATTEMPTS_MAX
+    }
+
+    /// Returns the attempts that have a bound.
+    fn nr_bounded(&self) -> u32 {
+        debug_assert!(
+            self.nr_promised <= self.attempts,
+            "an attempt waits for one promise at most"
+        );
+        self.attempts - self.nr_promised
+    }
+
+    /// Ends a request that has what it needs: notes which groups have kept their promises, or have
+    /// stopped.
+    fn succeed(&self, core: &Core) {
+        core.settle_kept(&self.passed);
+        if self.told.len() > 0 {
+            core.look_at_stopping();
+        }
     }
 
     /// Returns whether to retry once more before giving up: while this request scanned and found no

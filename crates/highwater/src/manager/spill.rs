@@ -87,7 +87,8 @@ impl fmt::Debug for Spillers {
     }
 }
 
-/// Groups that a request does not ask again.
+/// Groups that a request has asked, and that have not given what they promised: it does not ask
+/// them again.
 pub(super) type Passed = Vec<GroupKey>;
 
 /// Result of looking for a group to ask.
@@ -295,9 +296,12 @@ impl Core {
         for (group, asked) in &spillers {
             match asked.map(|asked| self.settle(group, asked, now)) {
                 Some(Promise::Open(until)) => open = open.min(Some(until)).or(Some(until)),
-                Some(Promise::Broken) => passed.push(group.key()),
-                Some(Promise::Kept) => is_kept = true,
-                None => {}
+                Some(Promise::Kept) => {
+                    passed.retain(|key| *key != group.key());
+                    is_kept = true;
+                }
+                // Made to another request, it says nothing about an answer to this one.
+                Some(Promise::Broken) | None => {}
             }
         }
         // Perhaps kept since the last refusal of this request.
@@ -350,12 +354,28 @@ impl Core {
         let promised = handler(&request);
         let asked = asks.promise(promised);
         tracing::debug!(group = %group.path(), want_bytes = want.0, promised_bytes = promised.0, "a group was asked for memory");
-        match self.settle(group, asked, self.now()) {
-            Promise::Open(until) => return Asking::Until(until),
-            Promise::Kept if promised > Bytes::ZERO => {}
-            Promise::Kept | Promise::Broken => passed.push(group.key()),
+        let settled = self.settle(group, asked, self.now());
+        if !matches!(settled, Promise::Kept if promised > Bytes::ZERO) {
+            passed.push(group.key());
         }
-        Asking::Again
+        match settled {
+            Promise::Open(until) => Asking::Until(until),
+            Promise::Kept | Promise::Broken => Asking::Again,
+        }
+    }
+
+    /// Ends the promises that are kept, of groups that a request has asked: it has succeeded. Later,
+    /// what they use again would look as if they had given nothing.
+    pub(super) fn settle_kept(&self, passed: &Passed) {
+        if passed.is_empty() {
+            return;
+        }
+        let now = self.now();
+        for (group, asked) in self.spillers.below(&self.groups.root()) {
+            if let Some(asked) = asked.filter(|_| passed.contains(&group.key())) {
+                self.settle(&group, asked, now);
+            }
+        }
     }
 
     /// Checks whether a promise is kept or has expired; clears it if so.

@@ -144,6 +144,21 @@ impl Victims {
         }
     }
 
+    /// Forgets the groups that use nothing any more, or have given nothing for too long.
+    fn look(&mut self, groups: &GroupTree, clock: GraceClock) {
+        let Self {
+            stopping, handles, ..
+        } = self;
+        stopping.retain_mut(|stopping| {
+            let Some(group) = groups.find(stopping.group) else {
+                return false;
+            };
+            let goes_on = stopping.goes_on(&group, clock);
+            handles.push(group);
+            goes_on
+        });
+    }
+
     fn begin_stopping(&mut self, group: &GroupNode, clock: GraceClock) {
         debug_assert!(
             self.stopping.iter().all(|it| it.group != group.key()),
@@ -269,6 +284,16 @@ impl Core {
         self.with_victims(|victims| victims.exit(&self.groups, group));
     }
 
+    /// Notes which groups have stopped by now: after a handler, and after a request that told one
+    /// has succeeded.
+    pub(super) fn look_at_stopping(&self) {
+        let clock = GraceClock {
+            now: self.now(),
+            grace: self.grace,
+        };
+        self.with_victims(|victims| victims.look(&self.groups, clock));
+    }
+
     /// Selects a victim for room in `target` and calls the handler, unless a group is stopping
     /// there. Holds no lock; calls `before` before the handler.
     pub(super) fn tell_one(
@@ -308,6 +333,8 @@ impl Core {
                 self.record_victim(target, &victim.record);
                 before();
                 handlers.tell(*victim);
+                // Later, a group that has given everything may use as much again.
+                self.look_at_stopping();
                 Telling::Until(clock.now + clock.grace)
             }
             Next::Wait(dying, until) => {

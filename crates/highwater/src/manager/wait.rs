@@ -100,6 +100,7 @@ impl ChargeWait {
             parks: false,
             search: HeadEffort::default(),
             timer: EventTimer::NOT_STARTED,
+            refused_at: None,
             stalled: None,
             alarm: None,
         }
@@ -160,6 +161,8 @@ pub struct ChargeWait {
     search: HeadEffort,
     /// Started when it was first refused.
     timer: EventTimer,
+    /// When it was refused first, until it ends.
+    refused_at: Option<Duration>,
     /// The task's stall, while it is queued and no thread blocks on it.
     stalled: Option<StalledTask>,
     alarm: Option<Alarm>,
@@ -310,6 +313,15 @@ impl HeadEffort {
         }
     }
 
+    /// Ends a request that has what it needs: notes which groups have kept their promises, or have
+    /// stopped.
+    fn succeed(&self, core: &Core) {
+        core.settle_kept(&self.passed);
+        if self.told.len() > 0 {
+            core.look_at_stopping();
+        }
+    }
+
     fn failed(&self, refusal: ChargeError) -> ChargeFailed {
         ChargeFailed {
             refusal,
@@ -345,7 +357,7 @@ impl ChargeWait {
             if let Poll::Ready(outcome) = self.advance(&mut parker.context()) {
                 return outcome;
             }
-            let _stalled = Stalled::begin(core, &self.node);
+            let _stalled = Stalled::begin_part(core, &self.node);
             if self.search.fruitless > 0 {
                 // It waits for pages that other threads hold, and would look again at once.
                 let at_most = Duration::from_micros(1 << self.search.fruitless.min(10));
@@ -398,7 +410,7 @@ impl ChargeWait {
         }
         // A group with a charge is never gone; the queue of a removed group was woken.
         if let Some(target) = self.wait.stands_at().and_then(|full| core.groups.get(full)) {
-            let mut stalled = (Stalled::begin(core, &self.node), self.stalled.take());
+            let mut stalled = (Stalled::begin_part(core, &self.node), self.stalled.take());
             // The handler's time is a stall neither of the thread nor of the task.
             let before = || stalled = (None, None);
             match self.search.step(core, &target, self.wait.bytes(), before) {
@@ -424,7 +436,8 @@ impl ChargeWait {
             && requested <= max
             && let Some(target) = core.groups.get(group.id())
         {
-            let _stalled = Stalled::begin(core, &self.node);
+            self.refused_at.get_or_insert(core.now());
+            let _stalled = Stalled::begin_part(core, &self.node);
             if self.search.reclaims(core, &target, bytes) {
                 outcome = self.node.try_charge_refilling(bytes);
             }
@@ -433,6 +446,7 @@ impl ChargeWait {
             Ok((charge, refilled)) => Some(Ok(self.granted(charge, refilled))),
             Err(refusal) if may_pass(&refusal) && !InHandler::is_running() => {
                 self.is_refused = true;
+                self.refused_at.get_or_insert(core.now());
                 self.timer = EventTimer::of_limit(core);
                 None
             }
@@ -445,6 +459,7 @@ impl ChargeWait {
         self.alarm = None;
         match outcome {
             Ok(charge) => {
+                self.search.succeed(&self.shared.core);
                 let refilled = Refilled(charge.bytes());
                 Ok(self.granted(charge, refilled))
             }
@@ -476,6 +491,15 @@ impl ChargeWait {
             false => core.throttle_polled(&self.node, refilled, Actor::Polled),
         };
         Charge::new(charge.kept_by(self.shared.clone()), delay)
+    }
+
+    /// Records how long the request has stalled, once.
+    fn note_end(&mut self) {
+        let core = &self.shared.core;
+        if let Some(refused_at) = self.refused_at.take() {
+            let lasted = core.now().saturating_sub(refused_at);
+            core.stats.stall_lasted(lasted);
+        }
     }
 
     /// Returns the time of the next step when no memory is given back, on the manager's clock.
@@ -519,7 +543,9 @@ impl Future for ChargeWait {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let outcome = this.advance(context);
-        if outcome.is_pending() {
+        if outcome.is_ready() {
+            this.note_end();
+        } else {
             let begin = || StalledTask::begin(&this.shared, &this.node);
             this.stalled.get_or_insert_with(begin);
             this.set_alarm(context);
@@ -529,6 +555,12 @@ impl Future for ChargeWait {
             "a charge that has ended waits for nothing"
         );
         outcome
+    }
+}
+
+impl Drop for ChargeWait {
+    fn drop(&mut self) {
+        self.note_end();
     }
 }
 
