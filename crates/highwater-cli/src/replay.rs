@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use highwater::frame::Tunables;
-use highwater::lab::cache::READAHEAD_DEFAULT;
+use highwater::lab::cache::READAHEAD_USUAL;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::{Bytes, Pages};
 use highwater_lab::baselines::BackendKind;
@@ -274,7 +274,7 @@ impl ReplayArguments {
                 .knobs
                 .iter()
                 .fold(Tunables::default(), |tunables, knob| knob.turn(tunables)),
-            readahead: self.readahead.map_or(READAHEAD_DEFAULT, Pages),
+            readahead: self.readahead.map_or(READAHEAD_USUAL, Pages),
             io: if self.buffered {
                 DataIo::Buffered
             } else {

@@ -17,8 +17,9 @@
 //!
 //! A [`Group`] accounts and limits memory together: a tenant, a query. A charge to a group is also
 //! a charge to its ancestors, and none of them ever exceeds its maximum ([`Limits`]), not for one
-//! instruction. A [`Charge`] accounts memory that the program allocates elsewhere; reads charge
-//! file pages. [`Group::usage`] returns an [`Estimate`] in O(1); [`Group::usage_precise`] is exact.
+//! instruction, except by [forced charges](Group::force_charge). A [`Charge`] accounts memory that
+//! the program allocates elsewhere; reads charge file pages. [`Group::usage`] returns an
+//! [`Estimate`] for a load for each CPU that has charged; [`Group::usage_precise`] is exact.
 //!
 //! # Files
 //!

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -356,6 +357,18 @@ fn other_files_are_refused_by_name() {
     drop(builder.build().unwrap());
     let old = Recording::open(dir.path().join("flight.rec.old")).unwrap();
     assert!(old.has_ended() && !old.is_empty());
+    // A file of another kind under the name of the older one is not replaced, and the recording
+    // stays.
+    fs::write(dir.path().join("flight.rec.old"), b"a text").unwrap();
+    let builder = Manager::builder().recorder(&path, config(RING));
+    let refused = builder.build().unwrap_err();
+    assert!(matches!(refused, BuildError::Recorder { .. }), "{refused}");
+    let kept = fs::read(dir.path().join("flight.rec.old")).unwrap();
+    assert_eq!(kept, b"a text");
+    assert!(Recording::open(&path).is_ok());
+    let names = fs::read_dir(dir.path()).unwrap();
+    let is_new = |name: &OsStr| name.to_string_lossy().ends_with(".new");
+    assert!(!names.into_iter().any(|it| is_new(&it.unwrap().file_name())));
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Anon {
             return Ok(bytes.len());
         }
         let swap = self.swap.as_ref().ok_or(SwapOutError::NoSlot)?;
-        let Some(fresh) = swap.take() else {
+        let Some(mut fresh) = swap.take() else {
             swap.stats().swap_fail.add(1);
             return Err(SwapOutError::NoSlot);
         };

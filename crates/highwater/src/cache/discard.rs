@@ -40,8 +40,8 @@ impl PageCache {
     }
 
     /// Zeroes pages of an object unless `is_needed` holds for them; returns those that are
-    /// resident, with their frames. In a range with more pages than there are frames, a page that
-    /// other threads access meanwhile may be missed.
+    /// resident, with their frames. In a range with more pages than there are frames, a page may be
+    /// missed that leaves its frame and comes back meanwhile.
     ///
     /// # Cost
     ///
@@ -67,10 +67,11 @@ impl PageCache {
         if numbers.end.saturating_sub(numbers.start) <= self.groups.len() as u64 {
             numbers.map(FilePage).for_each(&mut one);
         } else {
-            // Pages in frames first: one that leaves its frame meanwhile is in swap by then.
+            // A page that is read in between the looks is in the first, and one that leaves its
+            // frame in the last.
+            let mut touched: Vec<FilePage> = anon.swapped_in(&pages);
             let frames = self.pages_of(file.id());
-            let in_frames = frames.filter_map(|pfn| Some(self.key_of(pfn)?.page()));
-            let mut touched: Vec<FilePage> = in_frames.collect();
+            touched.extend(frames.filter_map(|pfn| Some(self.key_of(pfn)?.page())));
             touched.extend(anon.swapped_in(&pages));
             touched.sort_unstable();
             touched.dedup();

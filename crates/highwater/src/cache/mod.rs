@@ -35,6 +35,7 @@ mod file;
 mod filling;
 mod flags;
 mod gather;
+mod identity;
 mod index;
 mod key;
 mod latch;
@@ -72,20 +73,20 @@ pub use errseq::ToldOf;
 pub use file::{FileEntry, TooManyFiles};
 pub use filling::Filling;
 pub use flags::{CREDIT_MAX, PageFlag};
+pub(crate) use identity::FileIdentity;
 pub use index::Presence;
 pub use key::{Access, FileId, FileKind, PageKey};
 pub use latch::{KeptForLatch, PageTurn, ReadLatch, TaskRead, TaskWrite, WriteLatch};
 pub use outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
 #[cfg(feature = "lab")]
 pub use readahead::MarkRule;
-pub use readahead::{READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
+pub use readahead::{READAHEAD_MAX, READAHEAD_USUAL, ReadPattern, Readahead, Window};
 pub use resize::SyncTurn;
 pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung};
 pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
 pub use system_file::FileBacking;
-pub(crate) use system_file::FileIdentity;
 pub use wal::WriteGate;
 
 use crate::memmap::{

@@ -11,16 +11,17 @@
 //! long, as pages are, from a buffer aligned to 4 KiB, or is for the partial last page alone. So
 //! nothing is written beyond the end, and no page goes both ways.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use super::aligned::AlignedBytes;
 use super::backing::{Backing, order_of_size, page_len};
+use super::identity::{FileIdentity, check_flags, len_of};
 use super::key::Access;
 use crate::memmap::{
     Advice, DirectAlign, advise, direct_align, read_vectored_at, write_vectored_at,
@@ -40,31 +41,6 @@ pub struct FileBacking {
     route: Route,
     /// The path by which it was opened; empty if it is not known.
     name: Box<str>,
-}
-
-/// A system file, by device and number there (inode).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FileIdentity {
-    device: u64,
-    number: u64,
-}
-
-impl FileIdentity {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            number: metadata.ino(),
-        }
-    }
-
-    /// Returns the identity of a file that no device has.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) const fn of_test(number: u64) -> Self {
-        Self {
-            device: u64::MAX,
-            number,
-        }
-    }
 }
 
 /// The way of pages to and from storage.
@@ -104,17 +80,21 @@ enum Transfer {
 }
 
 impl FileBacking {
-    /// Wraps an open file of the current length; it changes only through the result. Pages go
-    /// through the kernel's page cache.
+    /// Wraps an open file, or block device, of the current length; it changes only through the
+    /// result. Pages go through the kernel's page cache.
     ///
     /// # Errors
     ///
-    /// When the system does not return the length.
+    /// When the system does not return the length. [`InvalidInput`](io::ErrorKind::InvalidInput)
+    /// for a directory, a pipe or another kind of file, and for one that was opened to append
+    /// (`O_APPEND`: the system would write each page at the end) or with `O_DIRECT` (use
+    /// [`open_direct`](Self::open_direct)).
     pub fn new(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
+        check_flags(&file, libc::O_APPEND | libc::O_DIRECT)?;
         Ok(Self {
+            len: AtomicU64::new(len_of(&file, &metadata)?),
             file,
-            len: AtomicU64::new(metadata.len()),
             identity: FileIdentity::of(&metadata),
             order: Order::ZERO,
             route: Route::Buffered,
@@ -260,11 +240,13 @@ impl FileBacking {
     /// Wraps a file opened with `O_DIRECT`, and the same file opened without.
     fn over_direct(file: File, buffered: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        check_direct(&file, metadata.len())?;
+        check_flags(&file, libc::O_APPEND)?;
+        let len = len_of(&file, &metadata)?;
+        check_direct(&file, len)?;
         advise(&buffered, 0, 0, Advice::Random);
         Ok(Self {
             file,
-            len: AtomicU64::new(metadata.len()),
+            len: AtomicU64::new(len),
             identity: FileIdentity::of(&metadata),
             order: Order::ZERO,
             route: Route::Direct { tail: buffered },

@@ -29,7 +29,7 @@ pub enum ChargeError {
     },
     /// Other charges wait for room at `group`, and are served first (FIFO).
     #[error(
-        "group {group}: {requested} asked, behind {nr_waiting} charges that wait there: wait in line with `charge_wait`, or try later"
+        "group {group}: {requested} asked, behind {nr_waiting} charges that wait there: wait in line with `charge_async`, or try later"
     )]
     Behind {
         /// The group that they wait for.

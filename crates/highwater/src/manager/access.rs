@@ -12,7 +12,8 @@ use crate::memmap::{Glimpse, Pinned};
 use crate::units::{MapPage, Pfn};
 
 /// A pinned page: readable while this is held, across waiting and between threads. Each pin costs
-/// an atomic on the frame's word; a pinned page cannot be evicted.
+/// an atomic on the frame's word, and one each on the reference counts of the file and of the
+/// memory, which all pins share; a pinned page cannot be evicted.
 #[derive(Debug)]
 pub struct PinnedPage {
     pinned: Pinned,

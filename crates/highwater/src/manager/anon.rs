@@ -1,9 +1,10 @@
 //! Anonymous and shared memory: mappings without a file.
 //!
 //! Both are objects like files. Their pages start as zeros and are swapped out to the manager's
-//! swap area under pressure ([`Builder::swap`](super::Builder::swap)). Without one, or when it is
-//! full, written pages stay in memory; pages that were only read can be evicted. An object ends
-//! with its last handle or mapping: its pages and swap slots are freed then, without I/O.
+//! swap area under pressure ([`Builder::swap`](super::Builder::swap)). When it is full, written
+//! pages stay in memory, and pages that were only read can be evicted; without one, all stay. An
+//! object ends with its last handle or mapping: its pages and swap slots are freed then, without
+//! I/O.
 
 use std::ops::Range;
 
@@ -21,7 +22,9 @@ impl Space {
     ///
     /// # Cost
     ///
-    /// 16 bytes for each 512 pages, plus 2 KiB for each 512 pages of which some were swapped out.
+    /// 16 bytes for each 512 pages, plus 4 KiB for each 512 pages of which some were accessed, and
+    /// 2 KiB where some were swapped out, until the mapping ends. That memory is charged to no
+    /// group.
     ///
     /// # Errors
     ///

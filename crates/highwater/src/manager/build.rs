@@ -34,7 +34,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// For settings outside their range, memory that the system refuses, or a thread that does not
+    /// For settings outside their range, frames above the control group's limit, memory that the
+    /// system refuses, a swap file or recording that cannot be made, or a thread that does not
     /// start.
     ///
     /// # Examples

@@ -11,7 +11,7 @@ use super::recorder::RecorderConfig;
 use super::throttle::Throttling;
 #[cfg(feature = "lab")]
 use crate::cache::MarkRule;
-use crate::cache::{Backing, READAHEAD_DEFAULT};
+use crate::cache::{Backing, READAHEAD_MAX};
 use crate::frame::{MakeBackend, PoolConfig, Tunables, Zeroing};
 use crate::percpu::Regime;
 use crate::reclaim::policy::{EvictionPolicy, PolicyKind};
@@ -85,7 +85,7 @@ impl Builder {
             throttling: Throttling::default(),
             policy: PolicyKind::default().policy(),
             swap: None,
-            readahead: READAHEAD_DEFAULT,
+            readahead: READAHEAD_MAX,
             memcg: Memcg::of_system(),
             grace: GRACE_DEFAULT,
             timer: None,
@@ -161,8 +161,8 @@ impl Builder {
     /// The eighth is for frame metadata and the program's other memory; a program that needs more
     /// should request less, or account for it by [`force_charge`](crate::Group::force_charge). The
     /// background thread checks the limit once a second; without one, call
-    /// [`Manager::balance`](super::Manager::balance). Default: a capacity above the limit
-    /// is an error.
+    /// [`Manager::balance`](super::Manager::balance). Default: frames above the limit
+    /// are an error.
     ///
     /// When the limit is lowered, the excess is reclaimed, and nothing is charged until usage fits;
     /// the program's own charges are not revoked. The system may OOM-kill the process first if the
@@ -456,9 +456,10 @@ impl Builder {
         self
     }
 
-    /// Maximum readahead window in pages of 4 KiB, as the kernel's `read_ahead_kb`; below 2,
-    /// readahead is off. A window is also at most a 64th of the capacity, and a 16th of the maximum
-    /// of the group that pays. Default: 32 pages ([`READAHEAD_DEFAULT`]).
+    /// Maximum readahead window in pages of 4 KiB; below 2, readahead is off. A window has at most
+    /// 32 pages, as with the kernel's `read_ahead_kb` of 128, while storage keeps up with its
+    /// reader, and more where it does not. It is also at most a 64th of the capacity, and a 16th
+    /// of the maximum of the group that pays. Default: 256 pages ([`READAHEAD_MAX`]).
     ///
     /// # Examples
     ///

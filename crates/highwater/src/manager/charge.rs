@@ -246,8 +246,9 @@ impl Charge {
 
     /// Returns the throttling delay that this charge incurred by taking its group, or one above it,
     /// further over its `high`, when it was made and when it grew: the caller should sleep that
-    /// long before it charges again. Zero with [`Throttling::Sleep`](super::Throttling::Sleep),
-    /// where the library has slept already.
+    /// long before it charges again. With [`Throttling::Sleep`](super::Throttling::Sleep) the
+    /// library has slept already, and it is zero, except of an awaited
+    /// [`charge_async`](super::Group::charge_async): the task sleeps.
     ///
     /// A charge that is served from tokens incurs no delay; the charge that brought the tokens did.
     ///

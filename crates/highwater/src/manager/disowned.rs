@@ -9,7 +9,8 @@ use crate::units::Bytes;
 
 impl Group {
     /// As [`try_charge`](Self::try_charge) and [`Charge::disown`] together, at half their cost: for
-    /// a program that counts bytes itself and [uncharges](Self::uncharge) them.
+    /// a program that counts bytes itself and [uncharges](Self::uncharge) them. The delay above
+    /// `high` is not returned: ask for it by [`Group::throttle`].
     ///
     /// # Cost
     ///

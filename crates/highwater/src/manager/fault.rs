@@ -108,7 +108,7 @@ impl Core {
         for _ in 0..ROUNDS_MAX {
             source.file.check_end(page)?;
             let key = source.file.key(page);
-            if let Presence::Resident(pfn) = self.lookup(key) {
+            if let Presence::Resident(pfn) = self.lookup(source, key) {
                 let Some(taken) = self.take_resident(source, page, pfn, &mut take) else {
                     continue;
                 };
@@ -147,10 +147,11 @@ impl Core {
     }
 
     /// Looks a page up, after waiting for a fill or eviction of it.
-    fn lookup(&self, key: PageKey) -> Presence {
+    fn lookup(&self, source: FillSource<'_>, key: PageKey) -> Presence {
         if let Some(presence) = self.cache.lookup_now(key) {
             return presence;
         }
+        source.readahead.note_late(source.file, key.page());
         // The page may be afloat, and no other thread waiting for storage.
         let _waiting = self.wait_for_others();
         loop {

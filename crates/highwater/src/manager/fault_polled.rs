@@ -186,7 +186,10 @@ impl Core {
             Poll::Pending if InRead::is_now() && self.fly_queued(key) => {
                 return Ok(PolledFault::Again);
             }
-            Poll::Pending => return Ok(PolledFault::Waits),
+            Poll::Pending => {
+                source.readahead.note_late(source.file, key.page());
+                return Ok(PolledFault::Waits);
+            }
             Poll::Ready(Presence::Absent) => {}
             Poll::Ready(Presence::Resident(pfn)) => {
                 if self.cache.clear_flag(pfn, PageFlag::Readahead) {

@@ -25,6 +25,11 @@ use crate::reclaim::{OnItsWay, pages_item};
 use crate::sync::{Arc, Woken};
 use crate::units::{Bytes, FilePage, GroupId, MapPage, Pages, Pfn};
 
+/// Pages of 4 KiB of a flight that is part of a run: that many, or up to twice as many. Chosen: a
+/// disk that has several such requests is about as quick as with one for all, and the first pages
+/// come sooner; with 16, a scan by tasks reads 0.9 times as many pages a second.
+const FLIGHT_MIN: usize = 32;
+
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
 /// stay on the inactive list until they are read, also where that list is a small part of the pool.
 const CAPACITY_SHARE: u64 = 64;
@@ -322,15 +327,18 @@ impl<'a> Fills<'a> {
         Ok(())
     }
 
-    /// Parts with the runs of neighbouring pages, for storage to fill them while no thread waits.
+    /// Parts with the runs of neighbouring pages, for storage to fill them while no thread waits. A
+    /// long run is several flights, whose first pages come before the last.
     pub(super) fn set_afloat(mut self) -> Vec<Flight> {
         let mut flights = Vec::new();
+        let least = (FLIGHT_MIN >> self.source.file.order().get()).max(1);
         while !self.filling.is_empty() {
             let run = self
                 .source
                 .file
                 .run_of_one_file(&self.filling[..run_len(&self.filling)]);
-            let run: Vec<_> = self.filling.drain(..run).collect();
+            let part = run.div_ceil((run / least).max(1));
+            let run: Vec<_> = self.filling.drain(..part).collect();
             let charge = self.charge.as_mut().expect("as many pages as are filled");
             let charge = charge.split(self.source.bytes_of(run.len()));
             let way = self.core.reclaim.page_on_its_way(self.source.group);

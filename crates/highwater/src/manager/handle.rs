@@ -141,8 +141,9 @@ impl Manager {
         self.core().victims.lock().set_policy(policy);
     }
 
-    /// Evicts every page that is not pinned or latched, after writing dirty ones back. Returns the
-    /// number of evicted pages, in frames of 4 KiB.
+    /// Evicts every page that can be, after writing dirty ones back: not those that are borrowed,
+    /// pinned, latched or locked, that cannot be written back, or that are anonymous and have no
+    /// swap. Returns the number of evicted pages, in frames of 4 KiB.
     ///
     /// # Cost
     ///

@@ -180,8 +180,9 @@ impl Group {
         self.node().oom_score_adj()
     }
 
-    /// Sets the group's OOM score adjustment: thousandths of all memory that are added to its usage
-    /// when a victim is selected. Existing descendants keep theirs.
+    /// Sets the group's OOM score adjustment: thousandths of the full group's maximum, or of the
+    /// capacity if that is less, that are added to its usage when a victim is selected. Existing
+    /// descendants keep theirs.
     ///
     /// # Examples
     ///

@@ -134,7 +134,9 @@ impl Mapping {
     }
 
     /// Unmaps pages permanently, for all handles of this mapping. Reading them is an error from
-    /// then on.
+    /// then on. Anonymous pages lose their frames and swap slots, except those that are latched at
+    /// the moment, also by reclaim that swaps them out: these keep theirs until the range is
+    /// unmapped again, or the mapping ends.
     ///
     /// # Cost
     ///

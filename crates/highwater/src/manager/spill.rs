@@ -364,8 +364,8 @@ impl Core {
         }
     }
 
-    /// Ends the promises that are kept, of groups that a request has asked: it has succeeded. Later,
-    /// what they use again would look as if they had given nothing.
+    /// Ends the promises that are kept, of groups that a request has asked: it has succeeded. What
+    /// they use again later would look as if they had given nothing.
     pub(super) fn settle_kept(&self, passed: &Passed) {
         if passed.is_empty() {
             return;

@@ -23,7 +23,9 @@ impl File {
     /// # Cost
     ///
     /// A lookup for each page of the file, or for a large file a load for each frame of the pool,
-    /// plus the I/O. Waits for syncs of the file in progress. Nothing for memory without a file.
+    /// plus the I/O. Waits for syncs and resizes of the file in progress, and for holders of the
+    /// latches of its dirty pages: the calling thread holds none of them. Nothing for memory
+    /// without a file.
     ///
     /// # Errors
     ///
@@ -53,7 +55,8 @@ impl File {
     ///
     /// # Cost
     ///
-    /// As [`sync`](Self::sync), at most a lookup for each page of the range.
+    /// As [`sync`](Self::sync), also in what it waits for; at most a lookup for each page of the
+    /// range.
     ///
     /// # Errors
     ///

@@ -36,7 +36,8 @@ pub enum Throttling {
     #[default]
     Report,
     /// The charging thread sleeps, in faults too, until the group is back below its `high` or the
-    /// delay is over, at most 2 s.
+    /// delay is over, at most 2 s. A poll never sleeps: an awaited charge returns its delay, and an
+    /// asynchronous read none.
     Sleep,
 }
 

@@ -21,7 +21,8 @@ impl Victim {
     }
 
     /// Returns the group. If it gives its memory back only later, the handler should
-    /// [mark it](Group::mark_oom_victim), so that no other victim is selected meanwhile.
+    /// [mark it](Group::mark_oom_victim): other requests then wait for it, and select no other
+    /// victim. This one selects the next after about 8 ms, or, awaited, after the grace period.
     #[must_use]
     pub fn group(&self) -> &Group {
         &self.group

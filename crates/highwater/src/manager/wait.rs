@@ -120,7 +120,8 @@ impl ChargeWait {
 /// With room, as [`Group::charge`]. Otherwise, for each poll, the tree's lock for writing and one
 /// of: a pass of reclaim that frees at most 128 pages and writes dirty ones back; every 100 ms, if
 /// no page can be freed, it scans at most all pages of the group; a victim selection; a handler of
-/// the program.
+/// the program. Above a group's `high`, the poll that is granted also reclaims as much as was
+/// charged.
 ///
 /// # Errors
 ///

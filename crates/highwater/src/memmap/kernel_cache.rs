@@ -59,6 +59,15 @@ pub(crate) fn direct_align(_file: &File) -> Option<DirectAlign> {
     None
 }
 
+/// Returns the flags of an open file (`O_*`).
+pub(crate) fn open_flags(file: &File) -> io::Result<libc::c_int> {
+    // SAFETY: `F_GETFL` reads the flags of an open descriptor, and no memory.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) } {
+        flags @ 0.. => Ok(flags),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Gives advice about `len` bytes of a file from `offset` on; a `len` of 0 reaches to its end. No
 /// result: the kernel is free to ignore it.
 pub(crate) fn advise(file: &File, offset: u64, len: u64, advice: Advice) {

@@ -54,7 +54,7 @@ pub use frames::{Frame, FrameMemory, Retracted};
 pub(crate) use free::for_each_run;
 #[cfg(feature = "lab")]
 pub use kernel_cache::kernel_cached;
-pub(crate) use kernel_cache::{Advice, DirectAlign, advise, direct_align};
+pub(crate) use kernel_cache::{Advice, DirectAlign, advise, direct_align, open_flags};
 pub use latched::{FrameRead, FrameWrite, Glimpse, LATCH_LOCK, LatchTurn, MemoryRef};
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 pub(crate) use membarrier::Membarrier;

@@ -22,6 +22,9 @@
 //!   state.
 //! - A miss *inside* the last window is a page that was evicted before it was read: memory does not
 //!   hold the pages that the stream reads ahead, and the window is halved.
+//! - A reader that comes to a page which its stream reads ahead, and storage has not brought yet,
+//!   is ahead of storage: windows may be twice as long from then on, three times over, up to the
+//!   maximum. So a window is as long as the device needs, and no longer.
 //!
 //! How much a file may read ahead is limited by what that has been good for (module `credit`).
 //!
@@ -48,8 +51,16 @@ use crate::units::{FilePage, Pages};
 
 static READAHEAD_LOCK: LockClass = LockClass::new("readahead", Rank::Leaf);
 
-/// Default of the longest window. Chosen: the kernel's `read_ahead_kb` of 128.
-pub const READAHEAD_DEFAULT: Pages = Pages(32);
+/// The longest window of a stream that storage keeps up with. Chosen: the kernel's `read_ahead_kb`
+/// of 128.
+pub const READAHEAD_USUAL: Pages = Pages(32);
+
+/// Default of the longest window. Chosen: two of them in flight are what a disk of 140,000 reads of
+/// 4 KiB a second needs for its full speed in order, 1.4 GB/s.
+pub const READAHEAD_MAX: Pages = Pages(32 << REACH_MAX);
+
+/// Times that the longest window of a stream is doubled at most.
+const REACH_MAX: u32 = 3;
 
 /// Misses in a row, each of them out of order, that make a file one that is read at random.
 /// Chosen: two windows' worth.
@@ -139,9 +150,28 @@ pub(super) struct Stream {
     len: u64,
     /// Pages of the last window from its mark on.
     ahead: u64,
+    /// How often the longest window was doubled, and the window of the last time.
+    reach: u32,
+    late_at: u64,
 }
 
 impl Stream {
+    /// Returns the longest window, where `usual` is that of a stream that storage keeps up with.
+    fn longest(&self, usual: u64) -> u64 {
+        usual << self.reach
+    }
+
+    /// Notes that a reader waits for a page. In the last window, or the one before, storage is
+    /// late, if these are as long as they may be.
+    fn note_late(&mut self, page: u64, usual: u64) {
+        let is_ahead = page < self.end() && page.saturating_add(self.len) >= self.start;
+        let is_longest = self.len >= self.longest(usual);
+        if is_ahead && is_longest && self.late_at != self.start && self.reach < REACH_MAX {
+            self.reach += 1;
+            self.late_at = self.start;
+        }
+    }
+
     /// Returns the pages to read for a miss. `cached_before` counts the resident pages right before
     /// the missing one, up to its argument.
     pub(super) fn on_miss(
@@ -160,8 +190,10 @@ impl Stream {
         if self.expects(page) {
             self.go_on(page, next_len(self.len, max), asked);
         } else if self.contains(page) {
+            self.reach = 0;
             self.go_on(page, (self.len / 2).max(asked).max(2), asked);
         } else if self.begins_at(page, asked, last, bounds) {
+            self.reach = 0;
             self.go_on(page, first_len(asked, max), asked);
         } else {
             let before = cached_before(max).min(page);
@@ -196,11 +228,7 @@ impl Stream {
         if start >= bounds.file {
             return None;
         }
-        *self = Self {
-            start,
-            len,
-            ahead: len,
-        };
+        self.go_on(start, len, 0);
         Some(self.window(bounds, 0))
     }
 
@@ -213,11 +241,8 @@ impl Stream {
     }
 
     fn go_on(&mut self, start: u64, len: u64, asked: u64) {
-        *self = Self {
-            start,
-            len,
-            ahead: len.saturating_sub(asked),
-        };
+        let ahead = len.saturating_sub(asked);
+        (self.start, self.len, self.ahead) = (start, len, ahead);
     }
 
     /// Returns whether the stream continues at `page` if its mark was not read.
@@ -323,11 +348,16 @@ impl ReadaheadState {
 
     fn bounds(&self, file: &FileEntry, max: Pages) -> WindowBounds {
         WindowBounds {
-            max: max.0,
+            max: max.0.min(self.stream.longest(usual(file))),
             file: file.pages(),
             pattern: self.pattern,
         }
     }
+}
+
+/// Returns the longest window of a stream that storage keeps up with, in pages of the file.
+fn usual(file: &FileEntry) -> u64 {
+    READAHEAD_USUAL.0 >> file.order().get()
 }
 
 impl Default for Readahead {
@@ -359,6 +389,11 @@ impl Readahead {
             self.last.store(page + 1, Ordering::Relaxed);
         }
         is_other
+    }
+
+    /// Notes that a reader waits for a page that is being read.
+    pub fn note_late(&self, file: &FileEntry, FilePage(page): FilePage) {
+        self.state.lock().stream.note_late(page, usual(file));
     }
 
     /// Drops the unread end of a window.

@@ -250,3 +250,48 @@ fn windows_stay_within_their_bounds() {
         assert!(end < Some(&FILE), "read beyond the end: {end:?}");
     }
 }
+
+#[test]
+fn windows_grow_beyond_the_usual_where_storage_is_late() {
+    // Goal: a stream whose reader waits for pages that it reads ahead has longer windows, twice as
+    // long each time, up to eight times; other waits, and windows that are not yet as long as
+    // usual, change nothing. Method: marks in order, and a wait in each window or in none.
+    const USUAL: u64 = 32;
+    let lens = |is_late: fn(u64) -> bool| {
+        let mut stream = Stream::default();
+        let mut lens = Vec::new();
+        let mut page = 0;
+        for nth in 0..12 {
+            let bounds = WindowBounds {
+                max: 1000.min(stream.longest(USUAL)),
+                file: FILE,
+                pattern: ReadPattern::Normal,
+            };
+            let window = match nth {
+                0 => {
+                    let (asked, last) = (1, None);
+                    stream.on_miss(Miss { page, asked, last }, bounds, |_| 0)
+                }
+                _ => stream.on_mark(page, bounds, |_, _| None).expect("more"),
+            };
+            lens.push(window.pages.end.0 - window.pages.start.0);
+            if is_late(nth) {
+                // Several threads, in the window before and in this one.
+                let before = window.pages.start.0.saturating_sub(1);
+                for late in [before, window.pages.start.0, before] {
+                    stream.note_late(late, USUAL);
+                }
+            }
+            stream.note_late(9_999, USUAL);
+            page = window.mark.expect("a mark").0;
+        }
+        lens
+    };
+    let usual = [4, 8, 16, 32, 32, 32, 32, 32, 32, 32, 32, 32];
+    assert_eq!(lens(|_| false), usual);
+    assert_eq!(lens(|nth| nth < 3), usual, "short windows grow anyway");
+    let late = [4, 8, 16, 32, 64, 128, 256, 256, 256, 256, 256, 256];
+    assert_eq!(lens(|_| true), late);
+    let once = [4, 8, 16, 32, 32, 32, 64, 64, 64, 64, 64, 64];
+    assert_eq!(lens(|nth| nth == 5), once);
+}

@@ -23,6 +23,7 @@ use std::path::Path;
 
 use super::backing::Backing;
 use super::system_file::FileBacking;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, LockClass, LockEvents, Mutex, Rank, Sequence, StatCell};
 use crate::units::{Bytes, FilePage, PAGE_SIZE, Pages};
 use slots::SwapSlots;
@@ -38,6 +39,9 @@ pub struct SwapArea {
     is_truthful: bool,
     slots: Mutex<SwapSlots>,
     stats: SwapStats,
+    /// Whether storage has ever refused a slot.
+    /// Written by: writes that fail. Read by: those that do not. Publishes: nothing.
+    has_refused: AtomicBool,
 }
 
 /// Event counts of an area, as `docs/stats.md` defines them.
@@ -60,6 +64,8 @@ pub(super) struct SwapSlot(pub(super) u32);
 pub(super) struct FreshSlot<'a> {
     area: &'a SwapArea,
     slot: SwapSlot,
+    /// Whether storage has refused the page.
+    is_refused: bool,
 }
 
 impl SwapArea {
@@ -92,6 +98,7 @@ impl SwapArea {
             storage,
             is_truthful: false,
             slots: Mutex::new(&SWAP_LOCK, SwapSlots::new(nr_slots)),
+            has_refused: AtomicBool::new(false),
             stats: SwapStats::default(),
         }
     }
@@ -120,7 +127,11 @@ impl SwapArea {
     /// Allocates a slot to write to; `None` if all are in use.
     pub(super) fn take(&self) -> Option<FreshSlot<'_>> {
         let slot = SwapSlot(self.slots.lock().take()?);
-        Some(FreshSlot { area: self, slot })
+        Some(FreshSlot {
+            area: self,
+            slot,
+            is_refused: false,
+        })
     }
 
     /// Frees the slot of a page.
@@ -148,13 +159,16 @@ impl SwapArea {
 
 impl FreshSlot<'_> {
     /// Writes a page to the slot; returns the number of bytes written.
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let failed = CountsFailure(&self.area.stats);
+        // Until it has been written, also by a panic.
+        self.is_refused = true;
         let taken = self
             .area
             .storage
             .write_page(FilePage(self.slot.0.into()), bytes)?;
         if taken == bytes.len() {
+            self.is_refused = false;
             self.area.stats.pswpout.add(1);
             std::mem::forget(failed);
         }
@@ -164,6 +178,10 @@ impl FreshSlot<'_> {
     /// Assigns the slot to a page.
     pub(super) fn keep(self) -> SwapSlot {
         let slot = self.slot;
+        // Relaxed: a cluster that is trusted again a little later is used a little later.
+        if self.area.has_refused.load(Ordering::Relaxed) {
+            self.area.slots.lock().note_taken(slot.0);
+        }
         std::mem::forget(self);
         slot
     }
@@ -171,7 +189,14 @@ impl FreshSlot<'_> {
 
 impl Drop for FreshSlot<'_> {
     fn drop(&mut self) {
-        self.area.give_back(self.slot);
+        match self.is_refused {
+            true => {
+                // Relaxed: see `keep`.
+                self.area.has_refused.store(true, Ordering::Relaxed);
+                self.area.slots.lock().give_back_failed(self.slot.0);
+            }
+            false => self.area.give_back(self.slot),
+        }
     }
 }
 

@@ -4,7 +4,13 @@
 //! that pages swapped out one after the other are adjacent. The next cluster is the next one that
 //! is entirely free, otherwise the next one with a free slot.
 //!
-//! Invariant: `nr_used` bits are clear, and `free_in[c]` bits of cluster `c` are set.
+//! After a slot that storage refused comes the next one. A cluster where [`FAILED_MAX`] were
+//! refused is used when no other has a free slot: behind the end of a full disk, or of storage that
+//! is shorter than it says, no slot can be written, while earlier ones are free.
+//!
+//! Invariant: `nr_used` bits are clear, and `free_in[c]` bits of cluster `c` are set. The sets of
+//! clusters have those that are trusted and entirely free, and that are trusted and have a free
+//! slot.
 //!
 //! Source: swap clusters of Linux. Deviation: one cluster for all CPUs; each allocated slot costs a
 //! write of 4 KiB to the file, beside which the lock is short.
@@ -15,14 +21,51 @@ const WORD: usize = 64;
 const WORDS: usize = CLUSTER / WORD;
 /// Free slots of an entirely free cluster.
 const WHOLE: u32 = 256;
+/// Refused slots of a cluster that is trusted no more. Chosen: a bad block of storage may have
+/// several pages.
+const FAILED_MAX: u8 = 4;
+
+/// Clusters, in the order of the file.
+#[derive(Debug)]
+struct ClusterSet(Box<[u64]>);
+
+impl ClusterSet {
+    fn none_of(nr_clusters: usize) -> Self {
+        Self(vec![0; nr_clusters.div_ceil(WORD)].into())
+    }
+
+    fn insert(&mut self, cluster: usize) {
+        self.0[cluster / WORD] |= 1 << (cluster % WORD);
+    }
+
+    fn remove(&mut self, cluster: usize) {
+        self.0[cluster / WORD] &= !(1 << (cluster % WORD));
+    }
+
+    /// Returns the next one after `here`, beginning again at the end.
+    fn after(&self, here: usize) -> Option<usize> {
+        let from = here + 1;
+        let masked = |at: usize, mask: u64| {
+            let word = self.0.get(at)? & mask;
+            (word != 0).then(|| at * WORD + word.trailing_zeros() as usize)
+        };
+        let rest = (from / WORD + 1)..self.0.len();
+        let around = rest.chain(0..=from / WORD);
+        masked(from / WORD, u64::MAX << (from % WORD))
+            .or_else(|| around.into_iter().find_map(|at| masked(at, u64::MAX)))
+    }
+}
 
 /// The slots of one area.
 #[derive(Debug)]
 pub(super) struct SwapSlots {
     /// By slot, 64 a word: set when the slot is free.
     free: Box<[u64]>,
-    /// By cluster: number of its free slots.
+    /// By cluster: number of its free slots, and of slots that storage refused.
     free_in: Box<[u32]>,
+    failed_in: Box<[u8]>,
+    whole: ClusterSet,
+    some: ClusterSet,
     nr_slots: u32,
     nr_used: u32,
     /// Start of the next search, within its cluster.
@@ -41,12 +84,30 @@ impl SwapSlots {
                 _ => u64::MAX,
             };
         }
-        Self {
+        let mut slots = Self {
             free_in: free.chunks(WORDS).map(count_free).collect(),
             free: free.into(),
+            failed_in: vec![0; nr_clusters].into(),
+            whole: ClusterSet::none_of(nr_clusters),
+            some: ClusterSet::none_of(nr_clusters),
             nr_slots,
             nr_used: 0,
             next: 0,
+        };
+        (0..nr_clusters).for_each(|cluster| slots.update(cluster));
+        slots
+    }
+
+    /// Brings the sets up to date with a cluster.
+    fn update(&mut self, cluster: usize) {
+        let is_trusted = self.failed_in[cluster] < FAILED_MAX;
+        match self.free_in[cluster] {
+            WHOLE if is_trusted => self.whole.insert(cluster),
+            _ => self.whole.remove(cluster),
+        }
+        match self.free_in[cluster] {
+            1.. if is_trusted => self.some.insert(cluster),
+            _ => self.some.remove(cluster),
         }
     }
 
@@ -73,6 +134,7 @@ impl SwapSlots {
         };
         self.free[slot / WORD] &= !(1 << (slot % WORD));
         self.free_in[slot / CLUSTER] -= 1;
+        self.update(slot / CLUSTER);
         self.nr_used += 1;
         // At the end of the cluster it stays there, and the search goes to the next one.
         self.next = slot;
@@ -90,7 +152,29 @@ impl SwapSlots {
         assert_eq!(self.free[at / WORD] & bit, 0, "slot {slot} is free already");
         self.free[at / WORD] |= bit;
         self.free_in[at / CLUSTER] += 1;
+        self.update(at / CLUSTER);
         self.nr_used -= 1;
+    }
+
+    /// Frees a slot that storage refused: the search goes on behind it, or in another cluster.
+    pub(super) fn give_back_failed(&mut self, slot: u32) {
+        self.give_back(slot);
+        let at = slot as usize;
+        let cluster = at / CLUSTER;
+        self.failed_in[cluster] = self.failed_in[cluster].saturating_add(1);
+        self.update(cluster);
+        let is_last = at % CLUSTER == CLUSTER - 1;
+        self.next = match is_last || self.failed_in[cluster] == FAILED_MAX {
+            true => self.next_cluster() * CLUSTER,
+            false => at + 1,
+        };
+    }
+
+    /// Notes that storage has taken a slot, after it refused others: trusts the cluster again.
+    pub(super) fn note_taken(&mut self, slot: u32) {
+        let cluster = slot as usize / CLUSTER;
+        self.failed_in[cluster] = 0;
+        self.update(cluster);
     }
 
     /// Returns the first free slot between `from` and the end of its cluster.
@@ -111,12 +195,11 @@ impl SwapSlots {
     /// which there is one.
     fn next_cluster(&self) -> usize {
         let (here, count) = (self.next / CLUSTER, self.free_in.len());
-        let around = |least: u32| {
-            let from_here = (1..=count).map(move |step| (here + step) % count);
-            from_here.into_iter().find(|&at| self.free_in[at] >= least)
-        };
-        around(WHOLE)
-            .or_else(|| around(1))
+        let trusted = self.whole.after(here).or_else(|| self.some.after(here));
+        // Of the others, that were refused, each in turn.
+        let mut others = (here + 1..count).chain(0..=here);
+        trusted
+            .or_else(|| others.find(|&at| self.free_in[at] > 0))
             .expect("some slot is free")
     }
 
@@ -130,6 +213,14 @@ impl SwapSlots {
         for (cluster, words) in self.free.chunks(WORDS).enumerate() {
             let free = count_free(words);
             assert_eq!(free, self.free_in[cluster], "cluster {cluster}");
+            let is_trusted = self.failed_in[cluster] < FAILED_MAX;
+            let has = |set: &ClusterSet| set.0[cluster / WORD] >> (cluster % WORD) & 1 == 1;
+            assert_eq!(
+                has(&self.whole),
+                is_trusted && free == WHOLE,
+                "cluster {cluster}"
+            );
+            assert_eq!(has(&self.some), is_trusted && free > 0, "cluster {cluster}");
             nr_free += free;
         }
         assert_eq!(nr_free, self.nr_slots - self.nr_used, "free slots");
@@ -191,6 +282,42 @@ mod tests {
         let next: Vec<u32> = (0..768).map_while(|_| slots.take()).collect();
         assert_eq!(next, (256..1024).collect::<Vec<_>>());
         assert_eq!(slots.take(), Some(0), "where there is any left");
+    }
+
+    #[test]
+    fn refused_slots_do_not_stop_the_others() {
+        // Goal: a slot that storage refuses costs an attempt, and a range of them a few for each
+        // cluster. Method: an area whose last three clusters are refused, and one slot of the
+        // first; nine in ten of the first are in use.
+        let mut slots = SwapSlots::new(1024);
+        let is_refused = |slot: u32| slot == 7 || slot >= 256;
+        let (mut taken, mut nr_failed) = (Vec::new(), 0);
+        while taken.len() < 255 {
+            let slot = slots.take().expect("some slot is free");
+            if is_refused(slot) {
+                slots.give_back_failed(slot);
+                nr_failed += 1;
+            } else {
+                slots.note_taken(slot);
+                taken.push(slot);
+            }
+            assert!(nr_failed <= 100, "{nr_failed} for {} slots", taken.len());
+        }
+        for round in 0..1000 {
+            slots.give_back(taken.swap_remove(round % 200));
+            let begun = nr_failed;
+            taken.push(loop {
+                let slot = slots.take().expect("some slot is free");
+                if !is_refused(slot) {
+                    slots.note_taken(slot);
+                    break slot;
+                }
+                slots.give_back_failed(slot);
+                nr_failed += 1;
+                assert!(nr_failed - begun <= 16, "round {round}");
+            });
+            slots.check_invariants();
+        }
     }
 
     #[test]

@@ -121,19 +121,21 @@ impl Core {
         }
         drop(state);
         // Without the thread, the caller waits for the ring itself; not for other flights, of which
-        // one may be further up on its stack.
-        loop {
+        // one may be further up on its stack. As many as are in the ring now: other threads may
+        // keep it filled.
+        self.submit_reads();
+        let (landed, in_ring) = (self.io.flights.nr_landed(), self.nr_in_ring());
+        let has_more = || self.io.flights.nr_landed().wrapping_sub(landed) < in_ring;
+        while has_more() && self.nr_in_ring() > 0 {
             self.submit_reads();
-            match self.reap_reads() {
-                0 if self.is_ring_busy() => thread::sleep(PAUSE),
-                0 => return,
-                _ => {}
+            if self.reap_reads() == 0 {
+                thread::sleep(PAUSE);
             }
         }
     }
 
-    fn is_ring_busy(&self) -> bool {
-        self.io.ring().is_some_and(|ring| ring.nr_in_flight() > 0)
+    fn nr_in_ring(&self) -> u64 {
+        self.io.ring().map_or(0, |ring| ring.nr_in_flight() as u64)
     }
 
     fn start_reaper(&self) -> Option<JoinHandle<()>> {

@@ -36,16 +36,24 @@ pub(super) struct RingFile {
 
 impl RingFile {
     /// Creates the file, with all of its blocks, so that a full disk is an error here. A recording
-    /// that is there is kept as `PATH.old`; on an error it stays where it is.
+    /// that is there is kept as `PATH.old`, in place of an earlier one; on an error it stays where
+    /// it is. No file of another kind is replaced.
     pub(super) fn create(path: &Path, header: &FileHeader) -> io::Result<Self> {
-        let is_recording = is_recording(path)?;
-        let new = beside(path, ".new");
-        let file = write_new(&new, header).inspect_err(|_| {
-            // The error says more than a failure to clean up would.
-            let _ = fs::remove_file(&new);
-        })?;
-        if is_recording {
-            fs::rename(path, beside(path, ".old"))?;
+        let (is_there, old) = (is_recording(path)?, beside(path, ".old"));
+        if is_there {
+            is_recording(&old)?;
+        }
+        let new = beside(path, &format!(".{}.new", std::process::id()));
+        let file = match write_new(&new, header) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                // The error says more than a failure to clean up would.
+                let _ = fs::remove_file(&new);
+                return Err(error);
+            }
+            file => file?,
+        };
+        if is_there {
+            fs::rename(path, old)?;
         }
         fs::rename(&new, path)?;
         Ok(Self {
@@ -139,8 +147,7 @@ fn exists(remedy: &'static str) -> io::Error {
 }
 
 fn write_new(path: &Path, header: &FileHeader) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).open(path)?;
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
     let zeros = vec![0; ZEROS];
     let (mut at, end) = (0, RING_AT + header.ring);
     while at < end {
