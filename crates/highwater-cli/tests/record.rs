@@ -94,8 +94,20 @@ fn replay(trace: &Path, options: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Returns how many tracing instances this program's runs have left.
+/// Returns how many tracing instances this program's runs have left. That of the recorder that
+/// another test kills is there until its next recording.
 fn instances() -> usize {
+    let begin = Instant::now();
+    loop {
+        let left = instances_now();
+        if left == 0 || begin.elapsed() > Duration::from_secs(60) {
+            return left;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn instances_now() -> usize {
     let tracefs = Tracefs::open().unwrap();
     let entries = fs::read_dir(tracefs.root().join("instances")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name());
