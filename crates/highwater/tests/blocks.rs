@@ -257,3 +257,33 @@ fn a_block_that_storage_refuses_is_an_error_with_numbers() {
     large.pin(0).map(drop).expect("storage takes pages again");
     hw.check_invariants();
 }
+
+// Symptom: pages that one file's storage refused kept all other dirty pages in their frames too,
+// and the request failed.
+#[test]
+fn storage_that_refuses_pages_does_not_hold_up_blocks_of_others() {
+    let hw = quiet_manager();
+    let [full, well] = [(); 2].map(|()| TestFile::new(512));
+    let (_full_file, refused) = mapped(&hw, &full, Access::ReadWrite);
+    let (_well_file, written) = mapped(&hw, &well, Access::ReadWrite);
+    let (gap_file, gaps) = mapped(&hw, &TestFile::new(64), Access::ReadOnly);
+    for page in 0..POOL - 2 {
+        match page {
+            // Blocks without a free frame.
+            192..252 => written.write(page).expect("there is room")[8] = 1,
+            _ if page % 12 == 7 && page < 192 => {
+                _ = gaps.read(&hw.enter(), page / 12).expect("there is room")
+            }
+            _ => refused.write(page).expect("there is room")[8] = 1,
+        }
+    }
+    drop((gaps, gap_file));
+    hw.trim();
+    full.fails_writes.store(true, Ordering::Relaxed);
+    let (_large_file, large) = large(&hw, 16_384);
+    large.pin(0).map(drop).expect("a block of the other file");
+    let failed = hw.snapshot().counter("nr_vmscan_write_failed");
+    assert!((32..=64).contains(&failed), "{failed} writes failed");
+    full.fails_writes.store(false, Ordering::Relaxed);
+    hw.check_invariants();
+}

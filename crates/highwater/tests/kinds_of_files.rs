@@ -21,6 +21,21 @@ fn a_file_opened_to_append_is_refused() {
     assert_eq!(fs::read(file.path()).unwrap(), [1; 3 * 4096]);
 }
 
+/// Symptom: each page of such a file was an error of its own, "Bad file descriptor".
+#[test]
+fn a_descriptor_that_reads_nothing_is_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), [1; 3 * 4096]).unwrap();
+    let writable = OpenOptions::new().write(true).open(file.path());
+    let mut by_path = OpenOptions::new();
+    let by_path = by_path.read(true).custom_flags(libc::O_PATH);
+    for opened in [writable, by_path.open(file.path())] {
+        let refused = FileBacking::new(opened.unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        assert!(refused.to_string().contains("reading"), "{refused}");
+    }
+}
+
 #[test]
 fn a_descriptor_past_the_kernels_cache_is_opened_otherwise() {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

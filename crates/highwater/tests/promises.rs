@@ -5,7 +5,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -81,6 +81,78 @@ fn a_group_that_kept_its_promise_is_asked_again() {
     let count = |name| hw.snapshot().counter(name);
     assert_eq!(count("on_reclaim_late"), 0);
     assert!(count("on_reclaim_given") >= 4 * Bytes::mib(4).0);
+}
+
+// Symptom: where another request noticed that a group had kept its promise, the one that had asked
+// took it for broken, and stopped a group.
+#[test]
+fn a_promise_that_another_request_saw_kept_counts() {
+    let hw = without_frames(Duration::from_secs(3600));
+    let root = hw.root();
+    let tenant = root.child("tenant", Limits::max(Bytes::mib(12)));
+    let tenant = tenant.expect("the name is free");
+    let sort = child(&tenant, "sort");
+    let charge = || sort.charge(Bytes::mib(1)).expect("there is room");
+    let held: Held = Arc::new(Mutex::new((0..12).map(|_| charge()).collect()));
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    // Each time later.
+    sort.on_reclaim(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Bytes::mib(1)
+    });
+    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    let mut first = Box::pin(root.charge_async(Bytes::mib(8)));
+    let mut context = Context::from_waker(Waker::noop());
+    for round in 1..=4 {
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert_eq!(asked.load(Ordering::Relaxed), round);
+        drop(held.lock().expect("no panic").pop());
+        let mut beside = Box::pin(tenant.charge_async(Bytes::mib(1 + u64::from(round))));
+        assert!(beside.as_mut().poll(&mut context).is_pending());
+    }
+    assert!(first.as_mut().poll(&mut context).is_ready());
+}
+
+// Symptom: while a handler ran on after its deadline, other requests asked and stopped no other
+// group: they tried again at once until it returned, and failed.
+#[test]
+fn a_handler_past_its_deadline_is_passed_over() {
+    let hw = without_frames(Duration::from_millis(20));
+    let root = hw.root();
+    let [slow, other] = ["slow", "other"].map(|name| child(&root, name));
+    let [slow_held, other_held] = [(&slow, 9), (&other, 6)].map(|(group, mib)| {
+        // Room for 1 MiB is left.
+        hold(group, Bytes::mib(mib))
+    });
+    let (called, is_called) = mpsc::channel();
+    let (end, is_ended) = mpsc::channel::<()>();
+    let is_ended = Mutex::new(is_ended);
+    slow.on_reclaim(move |_| {
+        called.send(()).expect("the test goes on");
+        // Ends with the test.
+        let _ = is_ended.lock().expect("no panic").recv();
+        Bytes::ZERO
+    });
+    let own = Arc::clone(&other_held);
+    other.on_reclaim(move |request| {
+        own.lock().expect("no panic").clear();
+        request.want
+    });
+    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| root.charge(Bytes::mib(2)).is_ok());
+        is_called.recv().expect("the slow group is asked first");
+        thread::sleep(Duration::from_millis(40));
+        let second = root.charge(Bytes::mib(3));
+        drop(second.expect("the other group gives"));
+        refill(&other_held, &other, Bytes::mib(6));
+        let third = root.charge_async(Bytes::mib(3)).wait();
+        drop(third.expect("and again"));
+        drop(end);
+        assert!(first.join().expect("no panic"));
+    });
+    drop(slow_held);
 }
 
 // Symptom: a victim that had given everything, and used as much again within its time, counted as

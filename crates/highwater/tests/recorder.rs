@@ -353,6 +353,11 @@ fn other_files_are_refused_by_name() {
     let builder = Manager::builder().recorder(&path, config(Bytes(1)));
     let refused = builder.build().unwrap_err();
     assert!(matches!(refused, BuildError::RecorderSize { .. }));
+    // What a process of this number left behind when it was killed.
+    let left = dir
+        .path()
+        .join(format!("flight.rec.{}.new", std::process::id()));
+    fs::write(left, [0; 100]).unwrap();
     let builder = Manager::builder().recorder(&path, config(RING));
     drop(builder.build().unwrap());
     let old = Recording::open(dir.path().join("flight.rec.old")).unwrap();

@@ -15,7 +15,8 @@ use std::env;
 use std::future::poll_fn;
 use std::io::Write;
 use std::process::{Command, exit};
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use highwater::{Bytes, Manager, Mapping, ReadPattern};
@@ -118,6 +119,55 @@ fn threads_take_over_where_the_ring_is_refused_later() {
     assert!(shown.contains("threads (io_uring refused: "), "{shown}");
     read(&hw, &map, 300..PAGES, || {});
     // A flight counts until its thread is done with it, which is after its delivery.
+    while hw.snapshot().counter("nr_async_reads") > 0 {
+        thread::yield_now();
+    }
+    hw.check_invariants();
+}
+
+/// Unparks a thread.
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+// Symptom: a thread that waited for its read stopped taking results as soon as others' reads had
+// ended.
+#[test]
+fn threads_read_where_none_can_take_the_rings_results() {
+    if !is_in_a_process("threads_read_where_none_can_take_the_rings_results") {
+        return;
+    }
+    let (hw, map, _file) = scene();
+    refuse(&[libc::SYS_eventfd, libc::SYS_eventfd2]);
+    thread::scope(|scope| {
+        for nth in 0..4 {
+            let map = &map;
+            scope.spawn(move || {
+                let waker = Waker::from(Arc::new(Unpark(thread::current())));
+                let mut context = Context::from_waker(&waker);
+                for round in 0..2000 {
+                    let page = (nth * 131 + round * 7) % PAGES;
+                    let mut read = Box::pin(map.read_async(page));
+                    let read = loop {
+                        match read.as_mut().poll(&mut context) {
+                            Poll::Ready(read) => break read,
+                            Poll::Pending => thread::park(),
+                        }
+                    };
+                    let byte = u8::try_from(page % 251).unwrap();
+                    assert_eq!(*read.unwrap(), [byte; 4096]);
+                }
+            });
+        }
+    });
+    let shown = shown(&hw);
+    assert!(shown.contains("threads ("), "{shown}");
+    // Also for a thread that drives.
+    read(&hw, &map, 0..PAGES, || {});
     while hw.snapshot().counter("nr_async_reads") > 0 {
         thread::yield_now();
     }

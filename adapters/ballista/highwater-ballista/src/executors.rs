@@ -79,8 +79,8 @@ struct Shared {
     default: Tenant,
     tenants: HashMap<String, Tenant>,
     unknown: Mutex<HashSet<String>>,
-    /// Tasks of sessions whose tenant is unknown.
-    /// Written by: each such task. Read by: `nr_unknown`. Publishes: nothing.
+    /// Runtimes made for sessions whose tenant is unknown.
+    /// Written by: their tasks. Read by: `nr_unknown`. Publishes: nothing.
     nr_unknown: AtomicU64,
     watch: Watch,
 }
@@ -119,8 +119,9 @@ impl Executors {
         }
     }
 
-    /// Returns how many tasks named a tenant that is not known here, and counted as of the default
-    /// one: a tenant that is missing in this executor's policy, or a client's invention.
+    /// Returns how many runtimes Ballista made for a tenant that is not known here: one or two for
+    /// each task, which counts as of the default one. The tenant is missing in this executor's
+    /// policy, or a client's invention.
     #[must_use]
     pub fn nr_unknown(&self) -> u64 {
         // Relaxed: a statistic.
@@ -150,6 +151,8 @@ impl Executors {
         let this = self.clone();
         let base = RuntimeEnvBuilder::new().build()?;
         let spills = SpillDirs::within(work_dir);
+        // A directory that cannot be used is an error here, not of each task.
+        spills.of(DEFAULT)?;
         Ok(Arc::new(move |config| {
             let mut builder = RuntimeEnvBuilder::from_runtime_env(&base);
             let tenant = this.known(tenant_of(config)).unwrap_or(DEFAULT);
@@ -160,7 +163,8 @@ impl Executors {
 
     /// Returns a name, if a tenant has it.
     fn known<'n>(&self, name: &'n str) -> Option<&'n str> {
-        self.shared.tenants.contains_key(name).then_some(name)
+        let is_known = name == DEFAULT || self.shared.tenants.contains_key(name);
+        is_known.then_some(name)
     }
 
     /// Configures an executor: each task has a pool of its session's tenant. What the configuration

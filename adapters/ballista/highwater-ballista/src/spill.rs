@@ -1,4 +1,5 @@
-//! Where tasks spill: a directory and a budget for each tenant, so that none uses up another's.
+//! Where tasks spill: a directory and a budget for each tenant, so that none uses up another's. The
+//! budget is DataFusion's, 100 GB; the disk below must have room for all of them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

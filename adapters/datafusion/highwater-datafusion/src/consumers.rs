@@ -153,9 +153,13 @@ impl Slot {
     }
 
     fn its_use(&self) -> Option<ConsumerUse> {
+        // No other consumer claims the slot while it is locked.
+        let named = self.named.lock();
+        // Acquire. Pairs with: the release of `claim`.
         let id = self.owner.load(Ordering::Acquire).checked_sub(1)?;
-        let (name, can_spill) = self.named.lock().clone();
+        let (name, can_spill) = named.clone();
         let (bytes, peak) = (self.bytes(), self.peak.load(Ordering::Relaxed));
+        drop(named);
         Some(ConsumerUse {
             name,
             id,

@@ -82,10 +82,12 @@ impl Tenant {
     /// of its own ([`Tenant::admit`]) and runs again. So a query that passes alone within its
     /// tenant's maximum is not refused before its first row, whatever its neighbours do.
     ///
-    /// A statement that writes is run again only if it was refused before its stream was polled. It
-    /// is known by its columns: one, `count`, an unsigned number that is never null, or those of
-    /// `EXPLAIN`, which with `ANALYZE` runs what it explains. For writes that return others, use
-    /// [`Retry::never`]; for queries that look like these, [`run`](Self::run).
+    /// A statement that writes is run again only if it was refused before its stream was polled: so
+    /// what is written while the statement is planned (`CREATE TABLE AS`, the `DELETE` of some
+    /// tables) is written again. It is known by its columns: one, `count`, an unsigned number that
+    /// is never null, or those of `EXPLAIN`, which with `ANALYZE` runs what it explains. For writes
+    /// that return others, use [`Retry::never`]; for queries that look like these,
+    /// [`run`](Self::run).
     ///
     /// A query may wait for as long as others hold memory: put a timeout around it. One that has
     /// delivered a row holds memory until its stream is drained or dropped. So a task that keeps

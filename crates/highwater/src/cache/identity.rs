@@ -38,10 +38,14 @@ impl FileIdentity {
     }
 }
 
-/// Refuses a descriptor with one of some flags of open(2).
+/// Refuses a descriptor with one of some flags of open(2), or from which nothing can be read.
 pub(super) fn check_flags(file: &File, refused: libc::c_int) -> io::Result<()> {
     let refuse = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    match open_flags(file)? & refused {
+    let flags = open_flags(file)?;
+    if flags & libc::O_PATH != 0 || flags & libc::O_ACCMODE == libc::O_WRONLY {
+        return refuse("it was not opened for reading: open it with `read(true)`");
+    }
+    match flags & refused {
         0 => Ok(()),
         found if found & libc::O_APPEND != 0 => refuse(
             "it was opened to append (O_APPEND), so that the system would write each page at its \

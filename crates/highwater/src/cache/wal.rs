@@ -85,11 +85,11 @@ pub trait WriteGate: Send + Sync + fmt::Debug {
     /// Makes the log durable up to `lsn` and returns, or fails. Several threads may ask at once.
     ///
     /// Called when reclaim frees nothing because of pages that wait for the log, at most once
-    /// between two pages that are freed, with none of the library's locks held; by the write-back
-    /// thread in the same way; by a sync, which may hold the latch of the page whose LSN it is; by
-    /// [`File::set_len`](crate::File::set_len), for changed pages that the file loses; and after
-    /// the file was closed, as long as pages of it wait. So it must neither sync nor resize the
-    /// file, nor wait for a thread that does.
+    /// between two pages that it frees, or writes to make room for a larger page, with none of the
+    /// library's locks held; by the write-back thread in the same way; by a sync, which may hold
+    /// the latch of the page whose LSN it is; by [`File::set_len`](crate::File::set_len), for
+    /// changed pages that the file loses; and after the file was closed, as long as pages of it
+    /// wait. So it must neither sync nor resize the file, nor wait for a thread that does.
     ///
     /// # Errors
     ///

@@ -51,8 +51,8 @@ pub(super) struct Balloon {
     blocks: Mutex<Vec<Block>>,
     /// Held by the thread that moves frames to reach a goal.
     turns: Mutex<MixedAreas>,
-    /// Trims under way. Written by: trims. Read by: requests that found no frame. Publishes:
-    /// nothing: a request that reads 0 while a trim begins or ends looks for a frame again.
+    /// Trims and exchanges under way. Written by: them. Read by: requests that found no frame.
+    /// Publishes: nothing: a request that reads 0 while one begins or ends looks for a frame again.
     nr_trims: AtomicU32,
 }
 
@@ -286,6 +286,7 @@ impl FramePool {
     pub(crate) fn exchange(&self, block: Range<u32>) -> bool {
         let (memory, backend) = (&self.stock.memory, &self.stock.backend);
         let mut mixed = self.balloon.turns.lock();
+        let _withholds = Trim::begin(&self.balloon);
         // Its free frames are withheld meanwhile, so that others go.
         let mut withheld = Vec::new();
         self.drain_all();

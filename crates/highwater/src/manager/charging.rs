@@ -47,9 +47,8 @@ impl Core {
         let ((charge, refilled), way) = self.charging(group.id(), bytes, patience, charge)?;
         match patience {
             Patience::Polled => _ = self.throttle_polled(group, refilled, Actor::Clean),
-            // It may sleep, and the page comes for no request before that is over.
             _ if self.may_throttle(refilled) => {
-                way.hide_while(|| _ = self.throttle(charge.group(), refilled));
+                _ = self.throttle_slow(charge.group(), refilled.0, Some(&way));
             }
             _ => {}
         }
@@ -76,7 +75,7 @@ impl Core {
     #[inline]
     pub(super) fn throttle(&self, group: GroupId, refilled: Refilled) -> Duration {
         match self.may_throttle(refilled) {
-            true => self.throttle_slow(group, refilled.0),
+            true => self.throttle_slow(group, refilled.0, None),
             false => Duration::ZERO,
         }
     }

@@ -14,8 +14,8 @@
 //!
 //! Bounds: one search looks at each block at most twice, and protection is evaluated once for each
 //! group. A request that finds no block waits for other threads to release pages, and searches
-//! again, 16 times at most, not counting searches that wrote pages back and waits for pages in
-//! transit; then it fails with
+//! again: 16 times at most, or 128 where each search wrote pages back or other threads had pages in
+//! hand, not counting waits for pages that storage brings in. Then it fails with
 //! [`AllocError::Fragmented`](crate::frame::AllocError::Fragmented). No group is stopped for it:
 //! there is memory.
 //!
@@ -25,7 +25,7 @@
 use std::collections::HashMap;
 
 use super::Core;
-use crate::cache::{PageKey, WrittenBack};
+use crate::cache::{FileId, PageKey, WrittenBack};
 use crate::reclaim::{Actor, Outcome};
 use crate::sync::Woken;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -40,9 +40,10 @@ pub(super) const LOOKS: u32 = 64;
 #[derive(Debug, Default)]
 pub(super) struct LumpyCursor(AtomicU32);
 
-/// Pages that a search fails to write back before it takes clean ones only. Chosen: storage that
-/// fails usually fails again; and one bad place is no reason to stop.
-const FAILED_MAX: u64 = 32;
+/// Pages of one file, or of all that is swapped, that a search fails to write back before it takes
+/// clean ones only. Chosen: storage that fails usually fails again; and one bad place is no reason
+/// to stop.
+const FAILED_MAX: u32 = 32;
 
 /// What a search for a block has come to.
 #[derive(Debug, Default)]
@@ -78,9 +79,27 @@ struct BlockSearch<'a> {
     actor: Actor,
     /// What is known of the groups that pay for pages.
     givers: HashMap<GroupId, Giver>,
+    /// Pages that could not be written back, by storage.
+    failed: HashMap<StorageOf, u32>,
     /// The frames that may be exchanged, ascending.
     out_of_pool: Vec<Pfn>,
     searched: BlockSearched,
+}
+
+/// The storage of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum StorageOf {
+    File(FileId),
+    Swap,
+}
+
+impl StorageOf {
+    fn of(key: PageKey) -> Self {
+        match key.file() {
+            file if file.kind().is_swap_backed() => Self::Swap,
+            file => Self::File(file),
+        }
+    }
 }
 
 /// What may be taken from a group.
@@ -104,6 +123,7 @@ impl Core {
             order,
             actor,
             givers: HashMap::new(),
+            failed: HashMap::new(),
             out_of_pool: Vec::new(),
             searched: BlockSearched::default(),
         };
@@ -187,10 +207,13 @@ impl BlockSearch<'_> {
     /// Returns whether a page may be evicted, as far as its group and its storage are concerned.
     fn may_go(&mut self, pfn: Pfn, key: PageKey) -> bool {
         let giver = self.giver(self.core.cache.group_of(pfn));
-        let writes =
-            self.actor != Actor::Clean && self.searched.outcome.nr_write_failed < FAILED_MAX;
-        let writes = writes && (giver.swaps || !key.file().kind().is_swap_backed());
-        giver.gives_block && (!self.core.cache.is_dirty(pfn) || writes)
+        if !giver.gives_block || !self.core.cache.is_dirty(pfn) {
+            return giver.gives_block;
+        }
+        let storage = StorageOf::of(key);
+        let nr_failed = self.failed.get(&storage).copied().unwrap_or(0);
+        let writes = self.actor != Actor::Clean && nr_failed < FAILED_MAX;
+        writes && (giver.swaps || storage != StorageOf::Swap)
     }
 
     fn may_all_go(&mut self, pages: &[(Pfn, PageKey)]) -> bool {
@@ -258,6 +281,7 @@ impl BlockSearch<'_> {
                 Err(error) => {
                     reclaim.note_write_failed(&error);
                     searched.outcome.nr_write_failed += 1;
+                    *self.failed.entry(StorageOf::of(key)).or_default() += 1;
                     return false;
                 }
             }

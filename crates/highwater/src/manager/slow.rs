@@ -41,6 +41,9 @@ use crate::units::{Bytes, GroupId, Order, Pages};
 
 /// Steps without progress before a victim is selected. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
+/// A fruitless search for a block, in searches that are fruitless while pages of blocks are being
+/// written or are in other threads' hands. Chosen: these have an end, unless writers go on.
+const BLOCKLESS: u32 = 8;
 /// Further attempts of a charge whose bytes another thread carries. Chosen: each takes a quarter of
 /// a second.
 const CONTENDED_MAX: u32 = 1;
@@ -90,8 +93,8 @@ pub(super) struct Effort<'a> {
     /// Attempts that waited for a promise, which are not among those that have a bound.
     nr_promised: u32,
     fruitless: u32,
-    /// Searches for a block of frames that found none.
-    nr_blockless: u32,
+    /// Searches for a block of frames that found none: [`BLOCKLESS`] each, 1 if others were busy.
+    blockless: u32,
     /// Whether the request was retried after reclaim found no pages.
     has_looked_again: bool,
     /// Whether logs were asked to flush since the request last freed a page.
@@ -100,7 +103,7 @@ pub(super) struct Effort<'a> {
     owes_attempt: bool,
     reclaimed: u64,
     told: Told,
-    /// Groups that were asked for memory and had none to give.
+    /// Groups that were asked for memory.
     passed: Passed,
     last: Outcome,
     /// Pinned or latched pages in the last pass that scanned any.
@@ -165,13 +168,14 @@ impl Core {
                 _ => false,
             };
             if !goes_on {
+                effort.settle(self);
                 let failed = effort.failed(refusal);
                 self.report_refusal(met, &failed);
                 return Err(failed);
             }
             match charge() {
                 Ok(charged) => {
-                    effort.succeed(self);
+                    effort.settle(self);
                     self.report_room(met, &refusal, (effort.attempts, effort.reclaimed));
                     return Ok(charged);
                 }
@@ -266,6 +270,7 @@ impl Core {
                 _ => self.make_frames(order, &mut effort),
             };
             if !goes_on {
+                effort.settle(self);
                 return Err(OutOfMemory::Exhausted {
                     source: exhausted,
                     borrowed: effort.nr_held,
@@ -275,7 +280,7 @@ impl Core {
             way.seek_frame();
             match self.take_frame(order) {
                 Ok(frame) => {
-                    effort.succeed(self);
+                    effort.settle(self);
                     return Ok(frame);
                 }
                 Err(again) => exhausted = again,
@@ -289,7 +294,7 @@ impl Core {
         effort.nr_held = searched.outcome.nr_borrowed;
         effort.last = searched.outcome;
         if searched.is_found {
-            effort.nr_blockless = 0;
+            effort.blockless = 0;
             effort.has_asked_logs = false;
             return effort.may_retry();
         }
@@ -299,11 +304,22 @@ impl Core {
         }
         // Pages wait for their logs, are of closed files, or are in transit; others are released by
         // other threads. Evicting in the order of use would free most of the pool for a block.
-        if self.ask_logs(effort) || searched.has_transit && effort.waits_for_arrival(self) {
+        if self.ask_logs(effort) {
             return effort.may_retry();
         }
-        effort.nr_blockless += u32::from(searched.nr_written == 0);
-        if effort.nr_blockless > FRUITLESS_MAX {
+        let mut is_busy = searched.nr_written > 0;
+        match searched.has_transit.then(|| effort.arrives(self)) {
+            // Of pages that arrive anywhere, some may be of a block.
+            Some(Arrival::Came) => {
+                self.reclaim.wait_for_progress(PROMISE_PAUSE);
+                return effort.may_retry();
+            }
+            Some(Arrival::Late) => return effort.may_retry(),
+            Some(Arrival::Settled) => is_busy = true,
+            Some(Arrival::Nothing) | None => {}
+        }
+        effort.blockless += if is_busy { 1 } else { BLOCKLESS };
+        if effort.blockless > FRUITLESS_MAX * BLOCKLESS {
             return false;
         }
         if !self.reap_closing() {
@@ -378,7 +394,7 @@ impl Core {
     fn ask_logs(&self, effort: &mut Effort<'_>) -> bool {
         effort.last.nr_wal_blocked > 0
             && !std::mem::replace(&mut effort.has_asked_logs, true)
-            && hiding(effort.way, || self.cache.ask_logs())
+            && OnItsWay::hiding(effort.way, || self.cache.ask_logs())
     }
 
     /// Asks a group below `target` to give memory back for a charge of `bytes`, or selects a
@@ -395,7 +411,7 @@ impl Core {
             way,
             ..
         } = &mut *effort;
-        match hiding(*way, || {
+        match OnItsWay::hiding(*way, || {
             self.ask_one(target, bytes, passed, || *stalled = None)
         }) {
             Asking::Again => return effort.may_retry(),
@@ -409,7 +425,7 @@ impl Core {
             }
             Asking::Nothing => {}
         }
-        let telling = hiding(*way, || self.tell_one(target, told, || *stalled = None));
+        let telling = OnItsWay::hiding(*way, || self.tell_one(target, told, || *stalled = None));
         if telling == Telling::Nothing {
             return effort.tries_last();
         }
@@ -420,14 +436,6 @@ impl Core {
         effort.owes_attempt = true;
         effort.fruitless = 0;
         effort.may_retry()
-    }
-}
-
-/// Runs `call`, which may call a handler of the program, with this request's transit hidden.
-fn hiding<R>(way: Option<&OnItsWay<'_>>, call: impl FnOnce() -> R) -> R {
-    match way {
-        Some(way) => way.hide_while(call),
-        None => call(),
     }
 }
 
@@ -501,9 +509,8 @@ impl<'a> Effort<'a> {
         self.attempts - self.nr_promised
     }
 
-    /// Ends a request that has what it needs: notes which groups have kept their promises, or have
-    /// stopped.
-    fn succeed(&self, core: &Core) {
+    /// Notes, for a request that ends, which groups have kept their promises or have stopped.
+    fn settle(&self, core: &Core) {
         core.settle_kept(&self.passed);
         if self.told.len() > 0 {
             core.look_at_stopping();
@@ -548,8 +555,8 @@ impl<'a> Effort<'a> {
         self.pause(core)
     }
 
-    /// Waits until pages in transit arrive anywhere; returns false if there are none.
-    fn waits_for_arrival(&mut self, core: &Core) -> bool {
+    /// Waits until pages in transit arrive anywhere.
+    fn arrives(&mut self, core: &Core) -> Arrival {
         // They may be afloat.
         let _waiting = core.wait_for_others();
         let (root, want) = (core.groups.root(), Want::Frame);
@@ -557,7 +564,7 @@ impl<'a> Effort<'a> {
             core.reclaim
                 .wait_for_arrival(&root, want, self.arrived_seen, self.arrival_max());
         self.arrived_seen = Some(arrived);
-        arrival != Arrival::Nothing
+        arrival
     }
 
     /// Waits briefly for other threads; returns false after too many such waits without progress.

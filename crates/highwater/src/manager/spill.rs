@@ -13,8 +13,9 @@
 //!   amount, no other group is asked and no victim is selected.
 //! - One request at a time asks a group. While its handler runs or its promise is open, other
 //!   requests that need room there wait for it.
-//! - A request asks a group again only after it kept its promise; a waiting charge also asks all
-//!   groups again every 100 ms.
+//! - A request asks a group again only after it kept a promise, to this request or another; a
+//!   waiting charge also asks all groups again every 100 ms. A group whose handler runs past the
+//!   deadline is passed over.
 //!
 //! No lock is held while a handler runs. A charge that the handler makes asks no group, selects no
 //! victim, and does not wait in a queue: the asking request may be its head. A handler that panics
@@ -52,6 +53,8 @@ struct Spiller {
     group: GroupNode,
     handler: Arc<Handler>,
     asked: Option<Asked>,
+    /// Promises of more than nothing that were kept.
+    nr_kept: u64,
 }
 
 /// A request to a group that is not settled yet.
@@ -65,10 +68,11 @@ struct Asked {
 }
 
 impl Asked {
-    /// Returns whether usage has fallen by the promised amount.
+    /// Returns whether usage has fallen by the promised amount: for nothing, at once.
     fn is_kept(&self, usage: Bytes) -> bool {
-        self.promised
-            .is_some_and(|promised| usage.saturating_add(promised) <= self.before)
+        self.promised.is_some_and(|promised| {
+            promised == Bytes::ZERO || usage.saturating_add(promised) <= self.before
+        })
     }
 
     /// Returns how much of the promise has been given.
@@ -87,9 +91,30 @@ impl fmt::Debug for Spillers {
     }
 }
 
-/// Groups that a request has asked, and that have not given what they promised: it does not ask
-/// them again.
-pub(super) type Passed = Vec<GroupKey>;
+/// Groups that a request has asked, each with the number of promises that it had kept by then: it
+/// asks them again when there are more.
+#[derive(Default)]
+pub(super) struct Passed {
+    asked: Vec<(GroupKey, u64)>,
+    has_asked: bool,
+}
+
+impl Passed {
+    fn note(&mut self, group: GroupKey, nr_kept: u64) {
+        self.asked.retain(|(key, _)| *key != group);
+        self.asked.push((group, nr_kept));
+        self.has_asked = true;
+    }
+
+    fn contains(&self, group: GroupKey, nr_kept: u64) -> bool {
+        self.asked.contains(&(group, nr_kept))
+    }
+
+    /// Lets the request ask all groups again.
+    pub(super) fn forget(&mut self) {
+        self.asked.clear();
+    }
+}
 
 /// Result of looking for a group to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +215,7 @@ impl Spillers {
                     group: group.clone(),
                     handler,
                     asked: None,
+                    nr_kept: 0,
                 });
                 None
             }
@@ -207,19 +233,21 @@ impl Spillers {
         drop(spiller);
     }
 
-    /// Returns the spilling groups below `target`, each with its open request.
-    fn below(&self, target: &GroupNode) -> Vec<(GroupNode, Option<Asked>)> {
+    /// Returns the spilling groups below `target`, each with its open request and the number of
+    /// promises that it has kept.
+    fn below(&self, target: &GroupNode) -> Vec<(GroupNode, Option<Asked>, u64)> {
         let spillers = self.0.lock();
         let below = spillers.values().filter(|spiller| {
             !spiller.group.is_removed() && spiller.group.is_descendant_of(target)
         });
         below
-            .map(|spiller| (spiller.group.clone(), spiller.asked))
+            .map(|it| (it.group.clone(), it.asked, it.nr_kept))
             .collect()
     }
 
-    /// Marks the group as being asked; returns the handler, unless another request has marked it.
-    fn begin(&self, group: &GroupNode, asked: Asked) -> Option<Arc<Handler>> {
+    /// Marks the group as being asked; returns the handler and the number of promises kept, unless
+    /// another request has marked it.
+    fn begin(&self, group: &GroupNode, asked: Asked) -> Option<(Arc<Handler>, u64)> {
         debug_assert!(
             asked.promised.is_none(),
             "a handler promises after it was called"
@@ -230,16 +258,24 @@ impl Spillers {
             return None;
         }
         spiller.asked = Some(asked);
-        Some(Arc::clone(&spiller.handler))
+        Some((Arc::clone(&spiller.handler), spiller.nr_kept))
     }
 
     /// Takes the open request, unless another thread took it before, and may have made another.
-    fn end(&self, group: &GroupNode, seen: Asked) -> Option<Asked> {
+    fn end(
+        &self,
+        group: &GroupNode,
+        seen: Asked,
+        is_kept: impl Fn(&Asked) -> bool,
+    ) -> Option<Asked> {
         let mut spillers = self.0.lock();
         let spiller = spillers.get_mut(&group.key())?;
-        spiller
+        let ended = spiller
             .asked
-            .take_if(|asked| *asked == seen && asked.promised.is_some())
+            .take_if(|asked| *asked == seen && asked.promised.is_some())?;
+        let has_given = ended.promised > Some(Bytes::ZERO) && is_kept(&ended);
+        spiller.nr_kept += u64::from(has_given);
+        Some(ended)
     }
 
     /// Sets or clears the open request.
@@ -293,13 +329,10 @@ impl Core {
         }
         let now = self.now();
         let (mut open, mut is_kept) = (None, false);
-        for (group, asked) in &spillers {
+        for (group, asked, _) in &spillers {
             match asked.map(|asked| self.settle(group, asked, now)) {
                 Some(Promise::Open(until)) => open = open.min(Some(until)).or(Some(until)),
-                Some(Promise::Kept) => {
-                    passed.retain(|key| *key != group.key());
-                    is_kept = true;
-                }
+                Some(Promise::Kept) => is_kept = true,
                 // Made to another request, it says nothing about an answer to this one.
                 Some(Promise::Broken) | None => {}
             }
@@ -311,8 +344,11 @@ impl Core {
         if let Some(until) = open {
             return Asking::Until(until);
         }
-        let groups = spillers.iter().map(|(group, _)| group);
-        let groups = groups.filter(|group| !passed.contains(&group.key()));
+        let can_answer = |asked: Option<Asked>| asked.is_none_or(|it| it.promised.is_some());
+        let groups = spillers.iter().filter(|(group, asked, nr_kept)| {
+            can_answer(*asked) && !passed.contains(group.key(), *nr_kept)
+        });
+        let groups = groups.map(|(group, ..)| group);
         let Some((group, exposed)) = most_exposed(groups, target) else {
             return Asking::Nothing;
         };
@@ -337,9 +373,10 @@ impl Core {
         let Some(_in_handler) = InHandler::enter() else {
             return Asking::Nothing;
         };
-        let Some(handler) = self.spillers.begin(group, asked) else {
+        let Some((handler, nr_kept)) = self.spillers.begin(group, asked) else {
             return Asking::Again;
         };
+        passed.note(group.key(), nr_kept);
         let asks = Asks {
             spillers: &self.spillers,
             group,
@@ -354,25 +391,21 @@ impl Core {
         let promised = handler(&request);
         let asked = asks.promise(promised);
         tracing::debug!(group = %group.path(), want_bytes = want.0, promised_bytes = promised.0, "a group was asked for memory");
-        let settled = self.settle(group, asked, self.now());
-        if !matches!(settled, Promise::Kept if promised > Bytes::ZERO) {
-            passed.push(group.key());
-        }
-        match settled {
+        match self.settle(group, asked, self.now()) {
             Promise::Open(until) => Asking::Until(until),
             Promise::Kept | Promise::Broken => Asking::Again,
         }
     }
 
-    /// Ends the promises that are kept, of groups that a request has asked: it has succeeded. What
+    /// Ends the promises that are kept by now, for a request that ends and has asked groups. What
     /// they use again later would look as if they had given nothing.
     pub(super) fn settle_kept(&self, passed: &Passed) {
-        if passed.is_empty() {
+        if !passed.has_asked {
             return;
         }
         let now = self.now();
-        for (group, asked) in self.spillers.below(&self.groups.root()) {
-            if let Some(asked) = asked.filter(|_| passed.contains(&group.key())) {
+        for (group, asked, _) in self.spillers.below(&self.groups.root()) {
+            if let Some(asked) = asked {
                 self.settle(&group, asked, now);
             }
         }
@@ -385,7 +418,7 @@ impl Core {
         if now < asked.until && !is_kept {
             return Promise::Open(asked.until);
         }
-        if let Some(asked) = self.spillers.end(group, asked) {
+        if let Some(asked) = self.spillers.end(group, asked, |it| it.is_kept(usage)) {
             self.stats.on_reclaim_given.add(asked.given(usage).0);
             self.stats.on_reclaim_late.add(u64::from(!is_kept));
         }

@@ -16,7 +16,7 @@ use super::events::{EventTimer, Throttled};
 use super::pressure::Stalled;
 use super::slow::Effort;
 use crate::group::{GroupNode, OverHigh};
-use crate::reclaim::Actor;
+use crate::reclaim::{Actor, OnItsWay};
 use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
 
@@ -43,9 +43,15 @@ pub enum Throttling {
 
 impl Core {
     /// Reclaims the excess of a group and its ancestors over their `high`, after a charge reserved
-    /// `reserved`; returns the delay for the rest.
+    /// `reserved`; returns the delay for the rest. A page on its way is hidden while the thread
+    /// sleeps.
     #[cold]
-    pub(super) fn throttle_slow(&self, group: GroupId, reserved: Bytes) -> Duration {
+    pub(super) fn throttle_slow(
+        &self,
+        group: GroupId,
+        reserved: Bytes,
+        way: Option<&OnItsWay<'_>>,
+    ) -> Duration {
         // A group with a charge is never gone.
         let Some(group) = self.groups.get(group) else {
             return Duration::ZERO;
@@ -56,7 +62,8 @@ impl Core {
             return delay;
         }
         let stalled = Stalled::begin(self, &group);
-        sleep_above_high(&group, reserved, delay);
+        // The page comes for no request before that is over.
+        OnItsWay::hiding(way, || sleep_above_high(&group, reserved, delay));
         drop(stalled);
         Duration::ZERO
     }

@@ -162,7 +162,7 @@ pub struct ChargeWait {
     search: HeadEffort,
     /// Started when it was first refused.
     timer: EventTimer,
-    /// When it was refused first, until it ends.
+    /// When it was refused first, until it ends; later by the time of handlers of the program.
     refused_at: Option<Duration>,
     /// The task's stall, while it is queued and no thread blocks on it.
     stalled: Option<StalledTask>,
@@ -198,7 +198,7 @@ impl Default for HeadEffort {
             has_asked_logs: false,
             last: Outcome::default(),
             told: Told::in_line(),
-            passed: Passed::new(),
+            passed: Passed::default(),
             look_at: Duration::ZERO,
             is_rung: false,
             awaited: 0,
@@ -228,7 +228,7 @@ impl HeadEffort {
         if !helps {
             self.look_at = now + LOOK;
             self.fruitless = 0;
-            self.passed.clear();
+            self.passed.forget();
         }
         debug_assert!(
             self.fruitless <= FRUITLESS_MAX,
@@ -314,9 +314,8 @@ impl HeadEffort {
         }
     }
 
-    /// Ends a request that has what it needs: notes which groups have kept their promises, or have
-    /// stopped.
-    fn succeed(&self, core: &Core) {
+    /// Notes, for a request that ends, which groups have kept their promises or have stopped.
+    fn settle(&self, core: &Core) {
         core.settle_kept(&self.passed);
         if self.told.len() > 0 {
             core.look_at_stopping();
@@ -413,10 +412,17 @@ impl ChargeWait {
         if let Some(target) = self.wait.stands_at().and_then(|full| core.groups.get(full)) {
             let mut stalled = (Stalled::begin_part(core, &self.node), self.stalled.take());
             // The handler's time is a stall neither of the thread nor of the task.
-            let before = || stalled = (None, None);
+            let mut called_at = None;
+            let before = || {
+                stalled = (None, None);
+                called_at = called_at.or_else(|| Some(core.now()));
+            };
             match self.search.step(core, &target, self.wait.bytes(), before) {
                 HeadStep::Changed => context.waker().wake_by_ref(),
                 HeadStep::Until(until) => self.search.due = Some(until),
+            }
+            if let (Some(refused_at), Some(called_at)) = (&mut self.refused_at, called_at) {
+                *refused_at += core.now().saturating_sub(called_at);
             }
         }
         Poll::Pending
@@ -460,7 +466,6 @@ impl ChargeWait {
         self.alarm = None;
         match outcome {
             Ok(charge) => {
-                self.search.succeed(&self.shared.core);
                 let refilled = Refilled(charge.bytes());
                 Ok(self.granted(charge, refilled))
             }
@@ -480,7 +485,9 @@ impl ChargeWait {
         failed
     }
 
-    fn granted(&self, charge: NodeCharge, refilled: Refilled) -> Charge {
+    fn granted(&mut self, charge: NodeCharge, refilled: Refilled) -> Charge {
+        // Throttling is a stall of its own.
+        self.note_end();
         debug_assert_eq!(
             charge.bytes(),
             self.wait.bytes(),
@@ -494,12 +501,13 @@ impl ChargeWait {
         Charge::new(charge.kept_by(self.shared.clone()), delay)
     }
 
-    /// Records how long the request has stalled, once.
+    /// Records how long the request has stalled and what it has asked for, once.
     fn note_end(&mut self) {
         let core = &self.shared.core;
         if let Some(refused_at) = self.refused_at.take() {
             let lasted = core.now().saturating_sub(refused_at);
             core.stats.stall_lasted(lasted);
+            self.search.settle(core);
         }
     }
 

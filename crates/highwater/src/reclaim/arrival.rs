@@ -99,6 +99,15 @@ impl OnItsWay<'_> {
         called
     }
 
+    /// Runs `call`, which may call a handler of the program or sleep, with a request's transit
+    /// hidden, if it has one.
+    pub fn hiding<R>(way: Option<&Self>, call: impl FnOnce() -> R) -> R {
+        match way {
+            Some(way) => way.hide_while(call),
+            None => call(),
+        }
+    }
+
     fn count_as(&self, to: Stage) {
         let from = self.stage.replace(to);
         if let Some(lruvec) = self.lruvec.as_ref().filter(|_| from != to) {

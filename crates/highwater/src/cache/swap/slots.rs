@@ -124,7 +124,8 @@ impl SwapSlots {
         if self.nr_used == self.nr_slots {
             return None;
         }
-        let slot = match self.first_free(self.next) {
+        let here = self.first_free(self.next);
+        let slot = match here.filter(|_| self.may_stay()) {
             Some(slot) => slot,
             None => {
                 let cluster = self.next_cluster();
@@ -156,18 +157,29 @@ impl SwapSlots {
         self.nr_used -= 1;
     }
 
-    /// Frees a slot that storage refused: the search goes on behind it, or in another cluster.
+    /// Frees a slot that storage refused: the search goes on behind it, or in another cluster,
+    /// unless it is in another one already.
     pub(super) fn give_back_failed(&mut self, slot: u32) {
         self.give_back(slot);
         let at = slot as usize;
         let cluster = at / CLUSTER;
         self.failed_in[cluster] = self.failed_in[cluster].saturating_add(1);
         self.update(cluster);
+        if self.next / CLUSTER != cluster {
+            return;
+        }
         let is_last = at % CLUSTER == CLUSTER - 1;
-        self.next = match is_last || self.failed_in[cluster] == FAILED_MAX {
+        self.next = match is_last || !self.may_stay() {
             true => self.next_cluster() * CLUSTER,
-            false => at + 1,
+            // Of several in flight, the last one counts.
+            false => self.next.max(at + 1),
         };
+    }
+
+    /// Returns whether the search stays in its cluster: a trusted one, if there is any.
+    fn may_stay(&self) -> bool {
+        let here = self.next / CLUSTER;
+        self.failed_in[here] < FAILED_MAX || self.some.after(here).is_none()
     }
 
     /// Notes that storage has taken a slot, after it refused others: trusts the cluster again.
@@ -235,7 +247,7 @@ const _: () = assert!(WHOLE as usize == CLUSTER);
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{HashSet, VecDeque};
 
     use super::*;
 
@@ -318,6 +330,93 @@ mod tests {
             });
             slots.check_invariants();
         }
+    }
+
+    /// An area whose clusters are refused from number `refused` on, and its slots in flight.
+    struct PartlyRefused {
+        slots: SwapSlots,
+        refused: u32,
+        in_flight: VecDeque<u32>,
+        nr_failed: u32,
+    }
+
+    impl PartlyRefused {
+        /// Takes a slot with `at_once` others in flight; returns the next that storage took.
+        fn take(&mut self, at_once: usize) -> u32 {
+            loop {
+                while self.in_flight.len() < at_once
+                    && let Some(slot) = self.slots.take()
+                {
+                    self.in_flight.push_back(slot);
+                }
+                let slot = self.in_flight.pop_front().expect("some slot is free");
+                if slot / 256 < self.refused {
+                    self.slots.note_taken(slot);
+                    return slot;
+                }
+                self.slots.give_back_failed(slot);
+                self.nr_failed += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn refused_slots_of_several_writers_do_not_stop_the_others() {
+        // Goal: as above, with other writers' slots in flight, and once the good clusters were
+        // full. Method: sixteen clusters, the last eight of which are refused, are filled; then
+        // some slots become free.
+        for at_once in [1, 2, 16] {
+            let (slots, in_flight) = (SwapSlots::new(16 * 256), VecDeque::new());
+            let mut area = PartlyRefused {
+                slots,
+                refused: 8,
+                in_flight,
+                nr_failed: 0,
+            };
+            let taken: Vec<_> = (0..8 * 256 - 16).map(|_| area.take(at_once)).collect();
+            let most = 8 * (u32::from(FAILED_MAX) + u32::try_from(at_once).expect("few"));
+            assert!(area.nr_failed <= most, "{} with {at_once}", area.nr_failed);
+            // Attempts while the good ones are full.
+            for slot in area.in_flight.drain(..) {
+                if slot / 256 < 8 {
+                    area.slots.note_taken(slot);
+                } else {
+                    area.slots.give_back_failed(slot);
+                }
+            }
+            let rest: Vec<_> = (0..500).map_while(|_| area.slots.take()).collect();
+            for slot in rest {
+                area.slots.give_back_failed(slot);
+            }
+            taken[..100]
+                .iter()
+                .for_each(|slot| area.slots.give_back(*slot));
+            area.nr_failed = 0;
+            (0..50).for_each(|_| _ = area.take(at_once));
+            assert!(area.nr_failed <= most, "{} with {at_once}", area.nr_failed);
+            area.slots.check_invariants();
+        }
+    }
+
+    #[test]
+    fn a_good_slot_in_a_refused_cluster_is_found() {
+        // Goal: where no cluster is trusted, the search goes on behind refused slots. Method: two
+        // clusters whose first ten slots are refused.
+        let mut slots = SwapSlots::new(512);
+        let mut taken = 0;
+        for _ in 0..600 {
+            let slot = slots.take().expect("some slot is free");
+            if slot % 256 < 10 {
+                slots.give_back_failed(slot);
+            } else {
+                slots.note_taken(slot);
+                taken += 1;
+            }
+            if taken == 2 * 246 {
+                return;
+            }
+        }
+        panic!("{taken} slots in 600 attempts");
     }
 
     #[test]

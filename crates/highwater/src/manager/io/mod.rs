@@ -33,8 +33,8 @@ mod reaper;
 mod threads;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::task::Waker;
+use std::{fmt, io};
 
 use super::Core;
 use super::error::ReadError;
@@ -193,6 +193,13 @@ impl Io {
         };
         let ring = self.ring.get_or_init(probe).as_ref().ok()?;
         self.refusal.get().is_none().then_some(ring)
+    }
+
+    /// Has threads read from now on.
+    fn refuse_ring(&self, error: &io::Error) {
+        if self.refusal.set(error.to_string()).is_ok() {
+            tracing::warn!(%error, "io_uring is refused: threads read for asynchronous faults");
+        }
     }
 }
 
@@ -358,10 +365,7 @@ impl Core {
             Ok(count) => return self.io.stats.submits.add(u64::from(count > 0)),
             Err(broken) => broken,
         };
-        let error = &broken.error;
-        if self.io.refusal.set(error.to_string()).is_ok() {
-            tracing::warn!(%error, "io_uring is refused: threads read for asynchronous faults");
-        }
+        self.io.refuse_ring(&broken.error);
         for (frames, load) in broken.unseen {
             self.start_in_thread(load.into_flight(frames));
         }

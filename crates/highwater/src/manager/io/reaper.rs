@@ -121,12 +121,8 @@ impl Core {
         }
         drop(state);
         // Without the thread, the caller waits for the ring itself; not for other flights, of which
-        // one may be further up on its stack. As many as are in the ring now: other threads may
-        // keep it filled.
-        self.submit_reads();
-        let (landed, in_ring) = (self.io.flights.nr_landed(), self.nr_in_ring());
-        let has_more = || self.io.flights.nr_landed().wrapping_sub(landed) < in_ring;
-        while has_more() && self.nr_in_ring() > 0 {
+        // one may be further up on its stack. The ring is refused, so that it becomes empty.
+        while self.io.has_reads_in_ring() {
             self.submit_reads();
             if self.reap_reads() == 0 {
                 thread::sleep(PAUSE);
@@ -134,21 +130,16 @@ impl Core {
         }
     }
 
-    fn nr_in_ring(&self) -> u64 {
-        self.io.ring().map_or(0, |ring| ring.nr_in_flight() as u64)
-    }
-
+    /// Starts the thread. Where that fails, other threads read from now on, without the ring.
     fn start_reaper(&self) -> Option<JoinHandle<()>> {
         let works_on = self.io.core()?;
-        let bell = Bell::new()
-            .inspect_err(|error| tracing::warn!(%error, "no thread reaps asynchronous reads"));
-        let is_first = self.io.reaper.bell.set(bell.ok()?).is_ok();
-        debug_assert!(is_first, "the thread is started once");
-        let builder = thread::Builder::new().name("highwater-reaper".into());
-        let started = builder.spawn(move || works_on.reap_for_ever());
-        started
-            .inspect_err(|error| tracing::warn!(%error, "no thread reaps asynchronous reads"))
-            .ok()
+        let started = Bell::new().and_then(|bell| {
+            let is_first = self.io.reaper.bell.set(bell).is_ok();
+            debug_assert!(is_first, "the thread is started once");
+            let builder = thread::Builder::new().name("highwater-reaper".into());
+            builder.spawn(move || works_on.reap_for_ever())
+        });
+        started.inspect_err(|error| self.io.refuse_ring(error)).ok()
     }
 
     fn reap_for_ever(&self) {
@@ -170,6 +161,12 @@ impl Core {
 }
 
 impl Io {
+    /// Returns whether the ring has reads that did not land, other than in this moment.
+    fn has_reads_in_ring(&self) -> bool {
+        let is_empty = |ring: &FrameRing<_>| ring.nr_in_flight() == 0;
+        !self.ring().is_none_or(is_empty) || !self.ended.lock().is_empty()
+    }
+
     /// Returns the longest sleep of a thread that waits for a flight to land: any, unless it may
     /// have to land the flight itself.
     pub(super) fn pause(&self) -> Option<Duration> {

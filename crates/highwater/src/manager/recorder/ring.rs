@@ -44,18 +44,23 @@ impl RingFile {
             is_recording(&old)?;
         }
         let new = beside(path, &format!(".{}.new", std::process::id()));
-        let file = match write_new(&new, header) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                // The error says more than a failure to clean up would.
-                let _ = fs::remove_file(&new);
-                return Err(error);
-            }
-            file => file?,
-        };
-        if is_there {
-            fs::rename(path, old)?;
+        // Of a process that was killed here, which had this number: the first of a container always
+        // has the same.
+        if fs::symlink_metadata(&new).is_ok_and(|it| it.is_file()) {
+            fs::remove_file(&new)?;
         }
-        fs::rename(&new, path)?;
+        let file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+        let written = write_all(&file, header).and_then(|()| {
+            if is_there {
+                fs::rename(path, old)?;
+            }
+            fs::rename(&new, path)
+        });
+        if let Err(error) = written {
+            // The error says more than a failure to clean up would.
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
         Ok(Self {
             file,
             size: header.ring,
@@ -146,8 +151,7 @@ fn exists(remedy: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, remedy)
 }
 
-fn write_new(path: &Path, header: &FileHeader) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+fn write_all(file: &File, header: &FileHeader) -> io::Result<()> {
     let zeros = vec![0; ZEROS];
     let (mut at, end) = (0, RING_AT + header.ring);
     while at < end {
@@ -155,8 +159,7 @@ fn write_new(path: &Path, header: &FileHeader) -> io::Result<File> {
         file.write_all_at(&zeros[..len], at)?;
         at += len as u64;
     }
-    file.write_all_at(&header.encode(), 0)?;
-    Ok(file)
+    file.write_all_at(&header.encode(), 0)
 }
 
 /// Returns the path with `suffix` behind its name.
