@@ -241,11 +241,11 @@ fn watching_repeats_until_a_signal() {
 /// Returns the tracing instances of a process.
 fn instances_of(tracefs: &Tracefs, pid: u32) -> usize {
     let names = fs::read_dir(tracefs.root().join("instances")).unwrap();
-    let prefix = format!("highwater-{pid}-");
+    let process = format!("-{pid}-");
     names
         .filter(|name| {
             let name = name.as_ref().unwrap().file_name();
-            name.to_str().is_some_and(|name| name.starts_with(&prefix))
+            name.to_str().is_some_and(|name| name.contains(&process))
         })
         .count()
 }

@@ -200,8 +200,8 @@ fn calls_that_flush_are_told_from_those_that_do_not() {
 fn own_instances(tracefs: &Tracefs) -> usize {
     let names = std::fs::read_dir(tracefs.root().join("instances")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let prefix = format!("highwater-{}-", std::process::id());
-    names.filter(|name| name.starts_with(&prefix)).count()
+    let process = format!("-{}-", std::process::id());
+    names.filter(|name| name.contains(&process)).count()
 }
 
 /// Goal: a panic while events are recorded leaves no instance. Method: the closure that asks for an

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use highwater::{File, Manager, Mapping, OpenError, WriteGate};
+use highwater::{Bytes, File, Manager, Mapping, OpenError, WriteGate};
 use support::{assert_empty, manager};
 
 fn source() -> tempfile::NamedTempFile {
@@ -163,4 +163,28 @@ fn threads_that_open_and_close_a_file_agree_about_its_pages() {
     let stored = fs::read(source.path()).expect("it is read");
     assert_eq!(stored[..8], 800_u64.to_le_bytes());
     assert_empty(&hw);
+}
+
+// Symptom: a file that was closed and opened again at once was still closing, where another thread
+// reclaimed memory at this moment.
+#[test]
+fn a_file_that_others_reclaim_from_can_be_opened_again() {
+    let (hw, source) = (manager(256), source());
+    fs::write(source.path(), vec![7; 64 * 4096]).expect("there is room");
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(SeqCst) {
+                hw.root().reclaim(Bytes::kib(16));
+            }
+        });
+        let opened = (0..5_000).try_for_each(|_| {
+            let file = hw.open(source.path())?;
+            let whole = map(&hw, &file);
+            (0..file.pages()).for_each(|page| drop(whole.pin(page).expect("memory")));
+            Ok::<(), OpenError>(())
+        });
+        ends.store(true, SeqCst);
+        opened.expect("it is closed each time");
+    });
 }

@@ -105,6 +105,8 @@ fn a_promise_that_another_request_saw_kept_counts() {
     let mut first = Box::pin(root.charge_async(Bytes::mib(8)));
     let mut context = Context::from_waker(Waker::noop());
     for round in 1..=4 {
+        // It looks for room once more before it asks again.
+        assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert_eq!(asked.load(Ordering::Relaxed), round);
         drop(held.lock().expect("no panic").pop());

@@ -36,6 +36,14 @@ pub enum TracefsError {
          (`docker run --pid=host`)"
     )]
     Namespace,
+    /// The kernel has had a fault (an oops). Its task was killed with the locks that it held: if
+    /// they are tracing's, every process that traces waits for ever, and cannot be killed.
+    #[error(
+        "tracefs is not used: the kernel has had a fault since it was started (bit 7 of \
+         /proc/sys/kernel/tainted), and may hold the locks of tracing for ever: see `dmesg`, and \
+         start the machine again"
+    )]
+    Oops,
     /// This kernel has no such event.
     #[error("this kernel has no event {system}:{event}")]
     NoEvent {

@@ -2,9 +2,13 @@
 //!
 //! A process that is killed leaves its instance behind. The next one that creates an instance
 //! removes those whose process is gone; the kernel refuses to remove one whose buffers are open.
+//! In a PID namespace other than the machine's, `PID` is `nsINODE-PID`: a process knows of those of
+//! its own namespace whether they are gone, and one of the machine's of all. An instance that is
+//! removed while its owner still sets it up can be more than its loss: Linux 6.18 had an oops then,
+//! in `ring_buffer_change_overwrite`, and the machine's tracing hung.
 
-use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fmt::{self, Write as _};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +16,9 @@ use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::error::TracefsError;
 use super::format::EventFormat;
@@ -44,8 +51,9 @@ pub struct Instance {
 impl Instance {
     pub(super) fn create(root: &Path) -> Result<Self, TracefsError> {
         let instances = root.join("instances");
-        remove_leftovers(&instances);
-        let directory = create_directory(&instances)?;
+        let namespace = Namespace::own();
+        remove_leftovers(&instances, namespace);
+        let directory = create_directory(&instances, namespace)?;
         let instance = Self {
             directory,
             root: root.to_owned(),
@@ -112,7 +120,7 @@ impl Instance {
     /// When the kernel refuses a number, and in a PID namespace other than the machine's: tracing
     /// compares the machine's numbers.
     pub fn follow(&self, tasks: &[u32]) -> Result<(), TracefsError> {
-        if !is_initial_pid_namespace() {
+        if Namespace::own() != Namespace::Machine {
             return Err(TracefsError::Namespace);
         }
         self.write("options/event-fork", "1")?;
@@ -208,13 +216,16 @@ impl Drop for Instance {
 }
 
 /// Creates the directory of an instance. One of the same name was left by a process that had this
-/// number, in another PID namespace or before the numbers began again: it is removed, unless its
-/// buffers are open.
-fn create_directory(instances: &Path) -> Result<PathBuf, TracefsError> {
+/// number, before the numbers began again: it is removed, unless its buffers are open.
+fn create_directory(instances: &Path, namespace: Namespace) -> Result<PathBuf, TracefsError> {
     loop {
         // Relaxed: the number publishes no other data.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let directory = instances.join(format!("{PREFIX}{}-{number}", process::id()));
+        let owner = Owner {
+            namespace,
+            process: process::id(),
+        };
+        let directory = instances.join(format!("{PREFIX}{owner}-{number}"));
         // There is mostly none.
         let _ = fs::remove_dir(&directory);
         match fs::create_dir(&directory) {
@@ -225,11 +236,88 @@ fn create_directory(instances: &Path) -> Result<PathBuf, TracefsError> {
     }
 }
 
-/// Returns whether the numbers of processes that this process sees are the machine's.
-fn is_initial_pid_namespace() -> bool {
-    let namespace = fs::metadata("/proc/self/ns/pid");
-    // A kernel without such namespaces has no such file.
-    namespace.map_or(true, |found| found.ino() == INITIAL_PID_NAMESPACE)
+/// A PID namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Namespace {
+    /// The first one, whose numbers are those of the kernel.
+    Machine,
+    /// Another one, by the inode of `/proc/PID/ns/pid`.
+    Other(u64),
+}
+
+impl Namespace {
+    fn own() -> Self {
+        // A kernel without such namespaces has no such file.
+        Self::of("self").unwrap_or(Self::Machine)
+    }
+
+    fn of(process: &str) -> io::Result<Self> {
+        let found = fs::metadata(format!("/proc/{process}/ns/pid"))?.ino();
+        Ok(match found {
+            INITIAL_PID_NAMESPACE => Self::Machine,
+            other => Self::Other(other),
+        })
+    }
+
+    /// Returns whether no process is in it, as seen from the machine's. False if that cannot be
+    /// told of a process.
+    fn is_gone(self) -> bool {
+        let Ok(entries) = fs::read_dir("/proc") else {
+            return false;
+        };
+        let names = entries
+            .flatten()
+            .filter_map(|it| it.file_name().into_string().ok());
+        let mut processes = names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        processes.all(|process| match Self::of(&process) {
+            Ok(its) => its != self,
+            // One that has ended is in none.
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        })
+    }
+}
+
+/// The process that made an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    namespace: Namespace,
+    process: u32,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace {
+            Namespace::Machine => write!(f, "{}", self.process),
+            Namespace::Other(inode) => write!(f, "ns{inode}-{}", self.process),
+        }
+    }
+}
+
+impl Owner {
+    /// Returns the owner of an instance of this name.
+    fn of(name: &str) -> Option<Self> {
+        let (owner, number) = name.strip_prefix(PREFIX)?.rsplit_once('-')?;
+        number.parse::<u32>().ok()?;
+        let (namespace, process) = match owner.strip_prefix("ns") {
+            None => (Namespace::Machine, owner),
+            Some(other) => {
+                let (inode, process) = other.split_once('-')?;
+                (Namespace::Other(inode.parse().ok()?), process)
+            }
+        };
+        Some(Self {
+            namespace,
+            process: process.parse().ok()?,
+        })
+    }
+
+    /// Returns whether it is gone, as far as a process of a namespace can know.
+    fn is_gone(self, seen_from: Namespace) -> bool {
+        match self.namespace {
+            its if its == seen_from => is_gone(self.process),
+            its => seen_from == Namespace::Machine && its.is_gone(),
+        }
+    }
 }
 
 /// Returns the directories of the CPUs' buffers, by number.
@@ -250,29 +338,24 @@ pub(super) fn cpus_of(instance: &Path) -> Result<Vec<(u32, PathBuf)>, TracefsErr
 }
 
 /// Removes instances of killed processes.
-fn remove_leftovers(instances: &Path) {
+fn remove_leftovers(instances: &Path, namespace: Namespace) {
     let Ok(entries) = fs::read_dir(instances) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if name.to_str().and_then(owner).is_some_and(is_gone) {
+        let owner = name.to_str().and_then(Owner::of);
+        if owner.is_some_and(|owner| owner.is_gone(namespace)) {
             // Another process may be faster, or still have the buffers open.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// Returns the process that created an instance of this name.
-fn owner(name: &str) -> Option<u32> {
-    let (process, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
-    number.parse::<u32>().ok()?;
-    process.parse().ok()
-}
-
+/// Returns whether there is no process of this number, also where `/proc` hides those of others.
 fn is_gone(process: u32) -> bool {
-    File::open(format!("/proc/{process}/stat"))
-        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    process.is_none_or(|process| test_kill_process(process) == Err(Errno::SRCH))
 }
 
 #[cfg(test)]
@@ -281,17 +364,45 @@ mod tests {
 
     #[test]
     fn only_own_instances_have_an_owner() {
-        assert_eq!(owner("highwater-12-0"), Some(12));
+        let here = Namespace::own();
+        for (name, namespace, process) in [
+            ("highwater-12-0", Namespace::Machine, 12),
+            ("highwater-ns4026531-1-7", Namespace::Other(4_026_531), 1),
+        ] {
+            let owner = Owner { namespace, process };
+            assert_eq!(Owner::of(name), Some(owner));
+            assert_eq!(format!("highwater-{owner}"), name[..name.len() - 2]);
+        }
         for other in [
             "highwater-12",
             "highwater-x-0",
             "highwater-",
             "perf-12-0",
+            "highwater-ns12-0",
+            "highwater-nsx-1-0",
             "foo",
         ] {
-            assert_eq!(owner(other), None, "{other}");
+            assert_eq!(Owner::of(other), None, "{other}");
         }
-        assert!(!is_gone(process::id()));
+        assert!(!is_gone(process::id()) && !here.is_gone());
+    }
+
+    // Symptom: a process in a PID namespace of its own took all processes of the machine for gone,
+    // and removed their instances, also one that was being made.
+    #[test]
+    fn a_process_judges_only_those_that_it_can_see() {
+        let other = Namespace::Other(1);
+        let of = |namespace, process| Owner { namespace, process };
+        // Above all numbers that Linux gives.
+        const NEVER: u32 = 1 << 30;
+        assert!(of(Namespace::Machine, NEVER).is_gone(Namespace::Machine));
+        assert!(!of(Namespace::Machine, process::id()).is_gone(Namespace::Machine));
+        for gone in [Namespace::Machine, Namespace::Other(2)] {
+            assert!(!of(gone, NEVER).is_gone(other));
+        }
+        assert!(of(other, NEVER).is_gone(other));
+        let here = Namespace::own();
+        assert!(!of(here, process::id()).is_gone(here));
     }
 
     // Symptom: a process killed as number 1 of a container left an instance that every later one
@@ -299,17 +410,22 @@ mod tests {
     #[test]
     fn a_leftover_of_the_same_name_is_no_obstacle() {
         let instances = tempfile::tempdir().unwrap();
+        let namespace = Namespace::own();
+        let own = Owner {
+            namespace,
+            process: process::id(),
+        };
         let next = || NEXT.load(Ordering::Relaxed);
         for number in next()..next() + 3 {
-            let name = format!("{PREFIX}{}-{number}", process::id());
+            let name = format!("{PREFIX}{own}-{number}");
             fs::create_dir(instances.path().join(name)).unwrap();
         }
         // One whose buffers are open.
-        let busy = format!("{PREFIX}{}-{}/open", process::id(), next());
+        let busy = format!("{PREFIX}{own}-{}/open", next());
         fs::create_dir(instances.path().join(busy)).unwrap();
         let before = next();
-        let first = create_directory(instances.path()).unwrap();
-        let second = create_directory(instances.path()).unwrap();
+        let first = create_directory(instances.path(), namespace).unwrap();
+        let second = create_directory(instances.path(), namespace).unwrap();
         assert!(first != second && next() >= before + 3);
     }
 }

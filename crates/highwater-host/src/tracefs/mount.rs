@@ -27,8 +27,11 @@ impl Tracefs {
     /// # Errors
     ///
     /// When none is mounted and the system refuses to mount one: the process is not root (it lacks
-    /// `CAP_SYS_ADMIN`), or the kernel has no tracing.
+    /// `CAP_SYS_ADMIN`), or the kernel has no tracing. [`TracefsError::Oops`].
     pub fn open() -> Result<Self, TracefsError> {
+        if has_had_oops() {
+            return Err(TracefsError::Oops);
+        }
         if let Some(root) = mounted() {
             return Ok(Self { root, _mount: None });
         }
@@ -92,6 +95,17 @@ pub(super) fn format_in(
     }
 }
 
+/// Returns whether a task of the kernel has died since the start (`TAINT_DIE`).
+fn has_had_oops() -> bool {
+    let tainted = fs::read_to_string("/proc/sys/kernel/tainted");
+    tainted.is_ok_and(|text| is_tainted_by_oops(&text))
+}
+
+fn is_tainted_by_oops(text: &str) -> bool {
+    let bits = text.trim().parse::<u64>();
+    bits.is_ok_and(|bits| bits >> 7 & 1 == 1)
+}
+
 /// Returns the first mount of tracefs that has events.
 fn mounted() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
@@ -124,6 +138,16 @@ fn detached() -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_oops_is_one_bit_of_the_taint() {
+        assert!(is_tainted_by_oops("128\n") && is_tainted_by_oops("4737\n"));
+        assert!(
+            !["0\n", "512\n", "127", "", "x"]
+                .into_iter()
+                .any(is_tainted_by_oops)
+        );
+    }
 
     #[test]
     fn mounts_are_found_by_their_type() {

@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::error::{NoFrames, OpenError};
 use super::paths::OpenPath;
@@ -11,8 +12,13 @@ use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
     WriteGate, order_of_size, pages_in,
 };
-use crate::sync::Arc;
+use crate::sync::{Arc, thread};
 use crate::units::{Estimate, Pages};
+
+/// Looks for the end of a file that is still closing, and the pause before each. Chosen: longer
+/// than threads have pages in hand that they evict, and a reader notices no pause.
+const CLOSING_LOOKS: u32 = 20;
+const CLOSING_PAUSE: Duration = Duration::from_micros(500);
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each
 /// clone has its own errseq cursor: it reports each write-back error once ([`sync`](Self::sync)).
@@ -262,13 +268,18 @@ impl Manager {
         let stuck = || OpenError::StillClosing {
             path: path.display().to_string(),
         };
-        let found = match core.paths.find(identity) {
-            OpenPath::Stuck => {
-                core.reap_closing();
-                // Also if that released nothing: another thread may have.
-                core.paths.find(identity)
+        let mut looks = 0;
+        let found = loop {
+            match core.paths.find(identity) {
+                // Its pages may be in the hands of other threads, which reclaim or close it.
+                OpenPath::Stuck if looks < CLOSING_LOOKS => {
+                    looks += 1;
+                    if !core.reap_closing() {
+                        thread::sleep(CLOSING_PAUSE);
+                    }
+                }
+                found => break found,
             }
-            found => found,
         };
         match found {
             OpenPath::Stuck => Err(stuck()),

@@ -14,8 +14,8 @@
 //!
 //! Bounds: one search looks at each block at most twice, and protection is evaluated once for each
 //! group. A request that finds no block waits for other threads to release pages, and searches
-//! again: 16 times at most, or 128 where each search wrote pages back or other threads had pages in
-//! hand, not counting waits for pages that storage brings in. Then it fails with
+//! again: 16 times at most, 128 where each search wrote pages back or other threads had pages in
+//! hand, 1,024 where pages arrived, not counting waits for pages that do not. Then it fails with
 //! [`AllocError::Fragmented`](crate::frame::AllocError::Fragmented). No group is stopped for it:
 //! there is memory.
 //!

@@ -41,9 +41,9 @@ use crate::units::{Bytes, GroupId, Order, Pages};
 
 /// Steps without progress before a victim is selected. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
-/// A fruitless search for a block, in searches that are fruitless while pages of blocks are being
-/// written or are in other threads' hands. Chosen: these have an end, unless writers go on.
-const BLOCKLESS: u32 = 8;
+/// Weight of a fruitless search for a block: an eighth if it wrote pages or other threads had them
+/// in hand, and 1 if pages have arrived. Chosen: these have an end, unless others go on for ever.
+const BLOCKLESS: u32 = 64;
 /// Further attempts of a charge whose bytes another thread carries. Chosen: each takes a quarter of
 /// a second.
 const CONTENDED_MAX: u32 = 1;
@@ -93,7 +93,7 @@ pub(super) struct Effort<'a> {
     /// Attempts that waited for a promise, which are not among those that have a bound.
     nr_promised: u32,
     fruitless: u32,
-    /// Searches for a block of frames that found none: [`BLOCKLESS`] each, 1 if others were busy.
+    /// Searches for a block of frames that found none, by weight: [`BLOCKLESS`].
     blockless: u32,
     /// Whether the request was retried after reclaim found no pages.
     has_looked_again: bool,
@@ -307,18 +307,14 @@ impl Core {
         if self.ask_logs(effort) {
             return effort.may_retry();
         }
-        let mut is_busy = searched.nr_written > 0;
-        match searched.has_transit.then(|| effort.arrives(self)) {
-            // Of pages that arrive anywhere, some may be of a block.
-            Some(Arrival::Came) => {
-                self.reclaim.wait_for_progress(PROMISE_PAUSE);
-                return effort.may_retry();
-            }
+        effort.blockless += match searched.has_transit.then(|| effort.arrives(self)) {
             Some(Arrival::Late) => return effort.may_retry(),
-            Some(Arrival::Settled) => is_busy = true,
-            Some(Arrival::Nothing) | None => {}
-        }
-        effort.blockless += if is_busy { 1 } else { BLOCKLESS };
+            // Of pages that arrive anywhere, some may be of a block.
+            Some(Arrival::Came) => 1,
+            Some(Arrival::Settled) => BLOCKLESS / 8,
+            _ if searched.nr_written > 0 => BLOCKLESS / 8,
+            _ => BLOCKLESS,
+        };
         if effort.blockless > FRUITLESS_MAX * BLOCKLESS {
             return false;
         }

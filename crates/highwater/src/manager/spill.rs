@@ -101,13 +101,26 @@ pub(super) struct Passed {
 
 impl Passed {
     fn note(&mut self, group: GroupKey, nr_kept: u64) {
-        self.asked.retain(|(key, _)| *key != group);
+        self.remove(group);
         self.asked.push((group, nr_kept));
         self.has_asked = true;
     }
 
-    fn contains(&self, group: GroupKey, nr_kept: u64) -> bool {
-        self.asked.contains(&(group, nr_kept))
+    /// Lets the request ask a group again.
+    fn remove(&mut self, group: GroupKey) {
+        self.asked.retain(|(key, _)| *key != group);
+    }
+
+    fn contains(&self, group: GroupKey) -> bool {
+        self.asked.iter().any(|(key, _)| *key == group)
+    }
+
+    /// Lets the request ask a group again if it has kept a promise since; returns whether it has.
+    fn has_given(&mut self, group: GroupKey, nr_kept: u64) -> bool {
+        let before = self.asked.len();
+        self.asked
+            .retain(|(key, then)| *key != group || *then == nr_kept);
+        self.asked.len() < before
     }
 
     /// Lets the request ask all groups again.
@@ -329,10 +342,15 @@ impl Core {
         }
         let now = self.now();
         let (mut open, mut is_kept) = (None, false);
-        for (group, asked, _) in &spillers {
+        for (group, asked, nr_kept) in &spillers {
+            // Another request may have seen it.
+            is_kept |= passed.has_given(group.key(), *nr_kept);
             match asked.map(|asked| self.settle(group, asked, now)) {
                 Some(Promise::Open(until)) => open = open.min(Some(until)).or(Some(until)),
-                Some(Promise::Kept) => is_kept = true,
+                Some(Promise::Kept) => {
+                    passed.remove(group.key());
+                    is_kept = true;
+                }
                 // Made to another request, it says nothing about an answer to this one.
                 Some(Promise::Broken) | None => {}
             }
@@ -345,10 +363,9 @@ impl Core {
             return Asking::Until(until);
         }
         let can_answer = |asked: Option<Asked>| asked.is_none_or(|it| it.promised.is_some());
-        let groups = spillers.iter().filter(|(group, asked, nr_kept)| {
-            can_answer(*asked) && !passed.contains(group.key(), *nr_kept)
-        });
+        let groups = spillers.iter().filter(|(_, asked, _)| can_answer(*asked));
         let groups = groups.map(|(group, ..)| group);
+        let groups = groups.filter(|group| !passed.contains(group.key()));
         let Some((group, exposed)) = most_exposed(groups, target) else {
             return Asking::Nothing;
         };

@@ -12,7 +12,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,15 +50,25 @@ impl RingFile {
             fs::remove_file(&new)?;
         }
         let file = OpenOptions::new().write(true).create_new(true).open(&new)?;
+        // Another process of that number may do the same at this moment.
+        let is_own = || {
+            let found = fs::symlink_metadata(&new)?;
+            Ok::<_, io::Error>(found.ino() == file.metadata()?.ino())
+        };
         let written = write_all(&file, header).and_then(|()| {
+            if !is_own()? {
+                return Err(exists("another process makes a recording of this name"));
+            }
             if is_there {
                 fs::rename(path, old)?;
             }
             fs::rename(&new, path)
         });
         if let Err(error) = written {
-            // The error says more than a failure to clean up would.
-            let _ = fs::remove_file(&new);
+            if is_own().is_ok_and(|is_own| is_own) {
+                // The error says more than a failure to clean up would.
+                let _ = fs::remove_file(&new);
+            }
             return Err(error);
         }
         Ok(Self {
