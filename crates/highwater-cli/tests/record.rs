@@ -40,10 +40,11 @@ fn path_in(bench: &Bench, name: &str) -> PathBuf {
 fn can_record() -> bool {
     let able = Tracefs::open().and_then(|tracefs| {
         tracefs.format("filemap", "mm_filemap_get_pages")?;
-        tracefs.instance()
+        // Refused in a PID namespace of its own.
+        tracefs.instance()?.follow(&[std::process::id()])
     });
     match able {
-        Ok(_) => true,
+        Ok(()) => true,
         Err(error) => {
             eprintln!("skipped: {error}");
             false
