@@ -13,11 +13,6 @@ use crate::fairness::Fairness;
 use crate::pool::HighwaterPool;
 use crate::stop::{StopOutcome, is_overdue, stop_query};
 
-/// Times that a request waits for a stopped query before another is stopped in its place. Chosen:
-/// with the usual 100 ms, a second, in which a query comes to its next call; one that is overdue
-/// costs a further query each time.
-const OVERDUE: u32 = 10;
-
 /// Rules that the queries of a tenant share.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -226,8 +221,9 @@ impl Shared {
     }
 
     /// Stops queries, the largest first, until they give back as much as is wanted; returns what
-    /// they use. Passes over those that were stopped and have not ended in [`OVERDUE`] times the
-    /// time that a request waits: nothing else of the tenant would be asked for.
+    /// they use. Passes over those that were stopped and have not ended in the time that a request
+    /// waits: others would be asked in vain after the tenant, and this one not again. So where a
+    /// query ends late, more of its tenant are stopped, and none of a protected one.
     fn stop_largest(&self, request: &ReclaimRequest) -> Bytes {
         let (want, waits_until) = (request.want, request.deadline);
         let grace = waits_until.saturating_duration_since(Instant::now());
@@ -239,7 +235,7 @@ impl Shared {
             if given >= want || usage == Bytes::ZERO {
                 break;
             }
-            if is_overdue(&group, OVERDUE * grace) {
+            if is_overdue(&group, grace) {
                 continue;
             }
             if stop_query(&group) == StopOutcome::Stopped {
