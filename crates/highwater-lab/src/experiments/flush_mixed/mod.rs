@@ -263,8 +263,10 @@ fn load_checks(setup: &Setup, lane: &Lane<'_>, checks: &mut Vec<Check>) {
     let name = lane.flusher.name;
     let seen = lane.load.seen();
     if name == PATCH {
+        // Not by counts: the bound does not hold for updates during a flush, and a thread that is
+        // preempted in one makes it long.
         checks.push(
-            Check::counted(format!(
+            Check::timed(format!(
                 "{name}: staleness below the root, against 127 pages a CPU"
             ))
             .at_most(
