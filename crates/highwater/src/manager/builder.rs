@@ -458,10 +458,10 @@ impl Builder {
 
     /// Maximum readahead window in pages of 4 KiB; below 2, readahead is off. A window has at most
     /// 32 pages, as with the kernel's `read_ahead_kb` of 128, while storage keeps up with its
-    /// reader, and up to eight times as many where it does not, or where the reader reads its
-    /// windows itself: without [background threads](Self::background). A buffered file, which the
-    /// kernel reads ahead as well, stays at 32. A window is also at most a 64th of the capacity,
-    /// and a 16th of the maximum of the group that pays. Default: 256 pages ([`READAHEAD_MAX`]).
+    /// reader, and up to eight times as many where it does not. It stays at 32 where the reader
+    /// reads its windows itself: without [background threads](Self::background), and from a
+    /// buffered file. A window is also at most a 64th of the capacity, and a 16th of the maximum of
+    /// the group that pays. Default: 256 pages ([`READAHEAD_MAX`]).
     ///
     /// # Examples
     ///

@@ -230,13 +230,7 @@ impl Core {
         match patience {
             Patience::Polled => self.launch(begin().set_afloat()),
             _ if self.reads_aside(file) => self.launch_beside(begin().set_afloat()),
-            _ => {
-                // The caller waits for every window. The kernel reads buffered files ahead itself.
-                if !is_buffered(file) {
-                    readahead.note_late(file, window.pages.start);
-                }
-                self.read_ahead(source, &window);
-            }
+            _ => self.read_ahead(source, &window),
         }
     }
 
@@ -246,7 +240,8 @@ impl Core {
     /// file, which the kernel reads ahead aside: what is left is a copy, and a scan of cached pages
     /// takes 1.7 times as long where another thread makes it.
     fn reads_aside(&self, file: &FileEntry) -> bool {
-        !is_buffered(file) && self.wakeup.has_thread()
+        let is_buffered = file.system_file().is_some_and(|it| !it.is_direct());
+        !is_buffered && self.wakeup.has_thread()
     }
 
     /// Reads the missing pages of a window, as far as memory and storage allow.
@@ -257,9 +252,4 @@ impl Core {
             Err(error) => tracing::debug!(%error, "readahead gave up"),
         }
     }
-}
-
-/// Returns whether reads of a file go through the kernel's cache.
-fn is_buffered(file: &FileEntry) -> bool {
-    file.system_file().is_some_and(|it| !it.is_direct())
 }
