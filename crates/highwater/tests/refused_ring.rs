@@ -81,6 +81,15 @@ fn read(hw: &Manager, map: &Mapping, pages: std::ops::Range<u64>, between: impl 
     }));
 }
 
+/// Checks the manager once no read is in flight. A flight counts until its thread is done with it,
+/// which is after its delivery.
+fn check_landed(hw: &Manager) {
+    while hw.snapshot().counter("nr_async_reads") > 0 {
+        thread::yield_now();
+    }
+    hw.check_invariants();
+}
+
 fn shown(hw: &Manager) -> String {
     let snapshot = hw.snapshot().to_string();
     let line = snapshot.lines().find(|line| line.starts_with("io: "));
@@ -118,11 +127,7 @@ fn threads_take_over_where_the_ring_is_refused_later() {
     let shown = shown(&hw);
     assert!(shown.contains("threads (io_uring refused: "), "{shown}");
     read(&hw, &map, 300..PAGES, || {});
-    // A flight counts until its thread is done with it, which is after its delivery.
-    while hw.snapshot().counter("nr_async_reads") > 0 {
-        thread::yield_now();
-    }
-    hw.check_invariants();
+    check_landed(&hw);
 }
 
 /// Unparks a thread.
@@ -168,8 +173,5 @@ fn threads_read_where_none_can_take_the_rings_results() {
     assert!(shown.contains("threads ("), "{shown}");
     // Also for a thread that drives.
     read(&hw, &map, 0..PAGES, || {});
-    while hw.snapshot().counter("nr_async_reads") > 0 {
-        thread::yield_now();
-    }
-    hw.check_invariants();
+    check_landed(&hw);
 }

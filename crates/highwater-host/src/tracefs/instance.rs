@@ -51,9 +51,8 @@ pub struct Instance {
 impl Instance {
     pub(super) fn create(root: &Path) -> Result<Self, TracefsError> {
         let instances = root.join("instances");
-        let namespace = Namespace::own();
-        remove_leftovers(&instances, namespace);
-        let directory = create_directory(&instances, namespace)?;
+        remove_leftovers(&instances);
+        let directory = create_directory(&instances)?;
         let instance = Self {
             directory,
             root: root.to_owned(),
@@ -217,14 +216,11 @@ impl Drop for Instance {
 
 /// Creates the directory of an instance. One of the same name was left by a process that had this
 /// number, before the numbers began again: it is removed, unless its buffers are open.
-fn create_directory(instances: &Path, namespace: Namespace) -> Result<PathBuf, TracefsError> {
+fn create_directory(instances: &Path) -> Result<PathBuf, TracefsError> {
+    let owner = Owner::own();
     loop {
         // Relaxed: the number publishes no other data.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let owner = Owner {
-            namespace,
-            process: process::id(),
-        };
         let directory = instances.join(format!("{PREFIX}{owner}-{number}"));
         // There is mostly none.
         let _ = fs::remove_dir(&directory);
@@ -294,6 +290,14 @@ impl fmt::Display for Owner {
 }
 
 impl Owner {
+    /// This process.
+    fn own() -> Self {
+        Self {
+            namespace: Namespace::own(),
+            process: process::id(),
+        }
+    }
+
     /// Returns the owner of an instance of this name.
     fn of(name: &str) -> Option<Self> {
         let (owner, number) = name.strip_prefix(PREFIX)?.rsplit_once('-')?;
@@ -338,14 +342,15 @@ pub(super) fn cpus_of(instance: &Path) -> Result<Vec<(u32, PathBuf)>, TracefsErr
 }
 
 /// Removes instances of killed processes.
-fn remove_leftovers(instances: &Path, namespace: Namespace) {
+fn remove_leftovers(instances: &Path) {
+    let here = Namespace::own();
     let Ok(entries) = fs::read_dir(instances) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(Owner::of);
-        if owner.is_some_and(|owner| owner.is_gone(namespace)) {
+        if owner.is_some_and(|owner| owner.is_gone(here)) {
             // Another process may be faster, or still have the buffers open.
             let _ = fs::remove_dir(entry.path());
         }
@@ -410,11 +415,7 @@ mod tests {
     #[test]
     fn a_leftover_of_the_same_name_is_no_obstacle() {
         let instances = tempfile::tempdir().unwrap();
-        let namespace = Namespace::own();
-        let own = Owner {
-            namespace,
-            process: process::id(),
-        };
+        let own = Owner::own();
         let next = || NEXT.load(Ordering::Relaxed);
         for number in next()..next() + 3 {
             let name = format!("{PREFIX}{own}-{number}");
@@ -424,8 +425,8 @@ mod tests {
         let busy = format!("{PREFIX}{own}-{}/open", next());
         fs::create_dir(instances.path().join(busy)).unwrap();
         let before = next();
-        let first = create_directory(instances.path(), namespace).unwrap();
-        let second = create_directory(instances.path(), namespace).unwrap();
+        let first = create_directory(instances.path()).unwrap();
+        let second = create_directory(instances.path()).unwrap();
         assert!(first != second && next() >= before + 3);
     }
 }

@@ -275,18 +275,14 @@ impl Spillers {
     }
 
     /// Takes the open request, unless another thread took it before, and may have made another.
-    fn end(
-        &self,
-        group: &GroupNode,
-        seen: Asked,
-        is_kept: impl Fn(&Asked) -> bool,
-    ) -> Option<Asked> {
+    /// Counts its promise if the group's usage shows that it was kept.
+    fn end(&self, group: &GroupNode, seen: Asked, usage: Bytes) -> Option<Asked> {
         let mut spillers = self.0.lock();
         let spiller = spillers.get_mut(&group.key())?;
         let ended = spiller
             .asked
             .take_if(|asked| *asked == seen && asked.promised.is_some())?;
-        let has_given = ended.promised > Some(Bytes::ZERO) && is_kept(&ended);
+        let has_given = ended.promised > Some(Bytes::ZERO) && ended.is_kept(usage);
         spiller.nr_kept += u64::from(has_given);
         Some(ended)
     }
@@ -435,7 +431,7 @@ impl Core {
         if now < asked.until && !is_kept {
             return Promise::Open(asked.until);
         }
-        if let Some(asked) = self.spillers.end(group, asked, |it| it.is_kept(usage)) {
+        if let Some(asked) = self.spillers.end(group, asked, usage) {
             self.stats.on_reclaim_given.add(asked.given(usage).0);
             self.stats.on_reclaim_late.add(u64::from(!is_kept));
         }

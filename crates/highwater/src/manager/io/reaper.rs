@@ -161,10 +161,9 @@ impl Core {
 }
 
 impl Io {
-    /// Returns whether the ring has reads that did not land, other than in this moment.
+    /// Returns whether the ring has reads that no thread lands yet.
     fn has_reads_in_ring(&self) -> bool {
-        let is_empty = |ring: &FrameRing<_>| ring.nr_in_flight() == 0;
-        !self.ring().is_none_or(is_empty) || !self.ended.lock().is_empty()
+        self.ring().is_some_and(|ring| ring.nr_in_flight() > 0) || !self.ended.lock().is_empty()
     }
 
     /// Returns the longest sleep of a thread that waits for a flight to land: any, unless it may
