@@ -337,33 +337,33 @@ fn step(rng: &mut fastrand::Rng, held: &mut Vec<Held<'_>>, nth: usize, pages: &m
 #[test]
 fn optimistic_reads_count_as_other_reads_do() {
     // Goal: eviction keeps the pages that were read optimistically as it keeps those read under a
-    // latch. Method: the same accesses to two managers; compare the pages that stay under pressure
-    // with each other.
-    let stay = |read: &dyn Fn(&Mapping, u64)| {
+    // latch. Method: 40 pages are read again and again beside a stream of others, with room for
+    // 128; count how often one of them has left. Reads that do not count lose each of them every
+    // few hundred rounds. An interruption may cost a mark.
+    let losses = |read: &dyn Fn(&Mapping, u64) -> bool| {
         let mut rng = seed::rng(77);
         let hw = build(128);
         let storage = TestFile::new(400);
         let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+        let mut missed = 0;
         for round in 0..4000_u64 {
             let hot = rng.u64(..40);
-            if map.try_read_latched(hot).is_none() {
+            if !read(&map, hot) {
                 drop(map.read_latched(hot).unwrap());
+                missed += 1;
             }
-            read(&map, hot);
             if round % 2 == 0 {
                 drop(map.read_latched(40 + round % 360).unwrap());
             }
         }
-        let stay = (0..400).filter(|&page| map.try_read_latched(page).is_some());
-        stay.collect::<Vec<_>>()
+        missed - 40
     };
-    let latched = stay(&|map, page| drop(map.read_latched(page).unwrap()));
-    let optimistic = stay(&|map, page| {
-        let read = map.read_optimistic(page).unwrap();
-        let _ = read.array_at::<8>(0);
-        assert!(read.validate());
+    let latched = losses(&|map, page| map.try_read_latched(page).is_some());
+    let optimistic = losses(&|map, page| {
+        let read = map.read_optimistic(page);
+        read.is_some_and(|read| read.array_at::<8>(0) != [0; 8] && read.validate())
     });
-    assert_eq!(latched, optimistic);
+    assert!(latched < 100 && optimistic < 100, "{latched}, {optimistic}");
 }
 
 /// Pages that say which page and version they are, and the threads that use them.

@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::{NoFrames, OpenError};
-use super::paths::OpenPath;
+use super::paths::{OpenPath, StuckBy};
 use super::{Core, Handle, Manager};
 use crate::cache::{
-    Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
-    WriteGate, order_of_size, pages_in,
+    Access, Backing, FileBacking, FileEntry, FileIdentity, PageCache, PageKey, SyncError, ToldOf,
+    TooManyFiles, WriteGate, order_of_size, pages_in,
 };
 use crate::sync::{Arc, thread};
 use crate::units::{Estimate, Pages};
 
-/// Looks for the end of a file that is still closing, and the pause before each. Chosen: longer
-/// than threads have pages in hand that they evict, and a reader notices no pause.
-const CLOSING_LOOKS: u32 = 20;
+/// Looks for the end of a file that is still closing, a second in all, and the pause before each.
+/// Chosen: longer than a thread that has its pages in hand waits for a busy CPU, and a reader
+/// notices no pause.
+const CLOSING_LOOKS: u32 = 2_000;
 const CLOSING_PAUSE: Duration = Duration::from_micros(500);
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each
@@ -85,7 +86,7 @@ impl Manager {
     /// When the system returns an error, the file is too large, too many files are open, or the
     /// manager has no frames. When the file is open for another access or with pages of another
     /// size ([`OpenError::OpenOtherwise`]), or was closed with pages that could not be written back
-    /// yet ([`OpenError::StillClosing`]).
+    /// yet, or are in use for a second longer ([`OpenError::StillClosing`]).
     ///
     /// # Examples
     ///
@@ -271,10 +272,9 @@ impl Manager {
         let mut looks = 0;
         let found = loop {
             match core.paths.find(identity) {
-                // Its pages may be in the hands of other threads, which reclaim or close it.
-                OpenPath::Stuck if looks < CLOSING_LOOKS => {
+                OpenPath::Stuck(by) if looks < by.looks_max() => {
                     looks += 1;
-                    if !core.reap_closing() {
+                    if !core.reap(identity) && by == StuckBy::Use {
                         thread::sleep(CLOSING_PAUSE);
                     }
                 }
@@ -282,7 +282,7 @@ impl Manager {
             }
         };
         match found {
-            OpenPath::Stuck => Err(stuck()),
+            OpenPath::Stuck(_) => Err(stuck()),
             OpenPath::Open(open) => open.again(path, access, &backing),
             OpenPath::Claimed(claim) => {
                 let backing = backing.named(path);
@@ -499,6 +499,16 @@ impl Drop for OpenFile {
     }
 }
 
+impl StuckBy {
+    /// How often an open looks whether the file has gone.
+    const fn looks_max(self) -> u32 {
+        match self {
+            Self::Storage => 1,
+            Self::Use => CLOSING_LOOKS,
+        }
+    }
+}
+
 impl Core {
     /// Fails if the manager has no frames.
     pub(super) fn require_frames(&self) -> Result<(), NoFrames> {
@@ -526,15 +536,11 @@ impl Core {
                 |entry: &Arc<FileEntry>| closing.iter().any(|it| Arc::ptr_eq(it, entry));
             debug_assert!(!is_listed(entry), "{:?} is closed once", entry.id());
             closing.push(Arc::clone(entry));
-            drop(closing);
-            if let Some(system) = entry.system_file() {
-                self.paths.note_stuck(system.identity());
-            }
         }
     }
 
-    /// Releases a file whose pages can all be evicted; otherwise returns the error of write-back,
-    /// if that is the reason.
+    /// Releases a file whose pages can all be evicted; otherwise notes it and returns the error of
+    /// write-back, if that is the reason.
     fn try_close(&self, entry: &FileEntry) -> Result<(), Option<SyncError>> {
         let mut error = None;
         if entry.id().kind().is_swap_backed() {
@@ -542,14 +548,39 @@ impl Core {
         } else if entry.id().is_writable() {
             error = self.write_back_file(entry).err();
         }
+        let identity = entry.system_file().map(|system| system.identity());
         if !self.reclaim.evict_file(entry.id()) {
+            if let Some(identity) = identity {
+                let by = error.as_ref().map_or(StuckBy::Use, |_| StuckBy::Storage);
+                self.paths.note_stuck(identity, by);
+            }
             return Err(error);
         }
         self.cache.close(entry.id());
-        if let Some(system) = entry.system_file() {
-            self.paths.note_closed(system.identity());
+        if let Some(identity) = identity {
+            self.paths.note_closed(identity);
         }
         Ok(())
+    }
+
+    /// Tries again to release one closed file. Returns whether it was released.
+    fn reap(&self, file: FileIdentity) -> bool {
+        let is_it = |entry: &Arc<FileEntry>| {
+            let system = entry.system_file();
+            system.is_some_and(|system| system.identity() == file)
+        };
+        let mut closing = self.closing.lock();
+        let at = closing.iter().position(is_it);
+        let entry = at.map(|at| closing.swap_remove(at));
+        drop(closing);
+        let Some(entry) = entry else {
+            return false;
+        };
+        let has_gone = self.try_close(&entry).is_ok();
+        if !has_gone {
+            self.closing.lock().push(entry);
+        }
+        has_gone
     }
 
     /// Tries again to release closed files. Returns whether any was released.

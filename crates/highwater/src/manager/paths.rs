@@ -2,7 +2,7 @@
 //!
 //! A second open of the same file, by whichever path, returns the same pages. A file that is being
 //! closed still has pages that may be newer than its storage, so an open waits for the end of that;
-//! if pages could not be written back, it fails.
+//! if pages stay, it fails.
 
 use std::collections::HashMap;
 
@@ -25,8 +25,17 @@ enum PathSlot<F> {
     Opening,
     /// It is open, or being closed if no handle is left.
     Open(Weak<F>),
-    /// It was closed, and has pages that could not be written back.
-    Stuck,
+    /// It was closed, and has pages that stay.
+    Stuck(StuckBy),
+}
+
+/// Why pages stay when their file is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StuckBy {
+    /// Storage refused them.
+    Storage,
+    /// They are in use, or in the hands of threads that evict them.
+    Use,
 }
 
 /// Result of looking a file up.
@@ -35,8 +44,8 @@ pub(super) enum OpenPath<'a, F> {
     Open(Arc<F>),
     /// It is not open; others wait until the claim is settled.
     Claimed(PathClaim<'a, F>),
-    /// It was closed, and has pages that could not be written back.
-    Stuck,
+    /// It was closed, and has pages that stay.
+    Stuck(StuckBy),
 }
 
 /// The right to open a file; given back when dropped.
@@ -61,7 +70,7 @@ impl<F> OpenPaths<F> {
         loop {
             match slots.get(&file) {
                 None => break,
-                Some(PathSlot::Stuck) => return OpenPath::Stuck,
+                Some(PathSlot::Stuck(by)) => return OpenPath::Stuck(*by),
                 Some(PathSlot::Open(open)) => {
                     if let Some(open) = open.upgrade() {
                         return OpenPath::Open(open);
@@ -87,15 +96,18 @@ impl<F> OpenPaths<F> {
         self.changed.notify_all();
     }
 
-    /// Records that a file was closed, and has pages that stay; unless another thread has released
-    /// it since, and perhaps opened it again.
-    pub(super) fn note_stuck(&self, file: FileIdentity) {
-        if let Some(slot) = self.slots.lock().get_mut(&file)
-            && matches!(slot, PathSlot::Open(open) if open.strong_count() == 0)
-        {
-            *slot = PathSlot::Stuck;
-            self.changed.notify_all();
-        }
+    /// Records that pages stay of a file that no handle has.
+    pub(super) fn note_stuck(&self, file: FileIdentity, by: StuckBy) {
+        let former = self.slots.lock().insert(file, PathSlot::Stuck(by));
+        debug_assert!(
+            match former {
+                Some(PathSlot::Open(open)) => open.strong_count() == 0,
+                Some(PathSlot::Stuck(_)) => true,
+                Some(PathSlot::Opening) | None => false,
+            },
+            "a file is listed until it is closed"
+        );
+        self.changed.notify_all();
     }
 }
 
@@ -125,10 +137,9 @@ impl<F> Drop for PathClaim<'_, F> {
 mod tests {
     use super::*;
 
-    // Goal: a file that another thread has released while it was being closed is not stuck for
-    // ever, nor is one that was opened again. Method: the steps of both threads, one by one.
+    // Goal: a file is found as it is: stuck for the latest reason, until it is closed or opened.
     #[test]
-    fn what_was_released_meanwhile_is_not_stuck() {
+    fn a_file_is_stuck_until_it_is_closed() {
         let file = FileIdentity::of_test(7);
         let paths = OpenPaths::new();
         let open = |paths: &OpenPaths<u8>| match paths.find(file) {
@@ -140,17 +151,12 @@ mod tests {
             _ => panic!("it is not open"),
         };
         drop(open(&paths));
-        paths.note_stuck(file);
-        assert!(
-            matches!(paths.find(file), OpenPath::Stuck),
-            "its pages stay"
-        );
+        for by in [StuckBy::Use, StuckBy::Storage] {
+            paths.note_stuck(file, by);
+            assert!(matches!(paths.find(file), OpenPath::Stuck(found) if found == by));
+        }
         paths.note_closed(file);
-        drop(open(&paths));
-        paths.note_closed(file);
-        paths.note_stuck(file);
         let again = open(&paths);
-        paths.note_stuck(file);
         assert!(matches!(paths.find(file), OpenPath::Open(it) if Arc::ptr_eq(&it, &again)));
     }
 }
