@@ -84,6 +84,30 @@ fn tokens_that_are_passed_on_are_not_taken_by_the_former_group() {
     });
 }
 
+// Goal: as above, on a CPU that had used neither group: words that become live while their group is
+// removed know the group that is there, also when the next one parks tokens in them.
+#[test]
+fn words_that_become_live_know_the_group_that_is_there() {
+    bounded(Some(3), || {
+        let (root, old) = root_and_group();
+        let (other, tree) = (old.clone(), root.tree());
+        let (charged, new) = beside(
+            || other.at(B).try_charge(ONE),
+            move || {
+                tree.remove(&old).unwrap();
+                let new = tree.root().child("new", Limits::default()).unwrap();
+                drop(new.at(B).try_charge(ONE).unwrap());
+                new
+            },
+        );
+        assert_eq!(new.usage_precise(), Bytes::ZERO);
+        assert_eq!(other.at(B).try_charge(ONE).unwrap_err(), removed(&other));
+        let charge = charged.inspect_err(|error| assert_eq!(*error, removed(&other)));
+        assert!(charge.is_err() || new.id() != other.id());
+        finish(&root, charge);
+    });
+}
+
 // Goal: as above, for bytes that were charged before and are uncharged meanwhile: the slot is given
 // to the next group only once they are.
 #[test]

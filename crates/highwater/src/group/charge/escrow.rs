@@ -37,7 +37,7 @@
 //! outnumber the CPUs, with few active CPUs the grants need not be small.
 
 use crate::group::error::ChargeError;
-use crate::group::state::{ActingCpu, Cell, GRANT_MAX, GroupKey, Groups, Slot};
+use crate::group::state::{ActingCpu, Cell, GRANT_MAX, GroupKey, Groups, Slot, Word};
 use crate::units::{Bytes, GroupId};
 
 use super::outcome::{Attempts, Refilled, Refusal};
@@ -230,12 +230,10 @@ impl Groups {
 /// Takes tokens from word number `index` if the handle is still good and they suffice.
 #[inline]
 pub(super) fn take(slot: &Slot, key: GroupKey, index: usize, bytes: u64) -> bool {
-    // The incarnation is read between the load of the word and its step; see `state/slot.rs`.
-    slot.words(index)
-        .chain
-        .update(|word| {
-            word.taken(bytes)
-                .filter(|_| slot.incarnation() == key.incarnation)
-        })
-        .is_ok()
+    let words = slot.words(index);
+    let taken = |word: Word| {
+        // Between the load of the word and its step; see `state/slot.rs`.
+        word.taken(bytes).filter(|_| words.is_for(key.incarnation))
+    };
+    words.chain.update(taken).is_ok()
 }

@@ -9,14 +9,15 @@
 //! reference is dropped last, after the bytes were parked, and nothing is touched after that.
 //!
 //! The fast path that finds tokens is inlined into its caller: a result of a call is passed in
-//! memory, and reading that back costs as much as all of these steps.
+//! memory, and reading that back costs as much as all of these steps. The path of two words is not:
+//! where a program charges in several places, the compiler then inlines neither.
 
 use crate::group::error::ChargeError;
 use crate::group::state::{
-    ActingCpu, Cell, GroupKey, GroupPath, Groups, Made, Slot, TokenStock, Words,
+    ActingCpu, Cell, FirstNote, GroupKey, GroupPath, Groups, Made, Slot, TokenStock, Words,
 };
 use crate::percpu::{PercpuRef, PercpuView};
-use crate::units::{Bytes, GroupId};
+use crate::units::Bytes;
 
 use super::escrow::take;
 use super::outcome::Refilled;
@@ -40,6 +41,7 @@ pub(crate) struct SlotRef<K: Keeper> {
     /// root, its own.
     slot: PercpuView<K, Slot, Slot>,
     key: GroupKey,
+    first: FirstNote,
 }
 
 /// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
@@ -56,7 +58,11 @@ impl<K: Keeper> SlotRef<K> {
     /// Returns the reference to a group of the keeper's tree.
     pub(crate) fn new(keeper: PercpuRef<K>, key: GroupKey) -> Self {
         let slot = keeper.view(|keeper| slots(keeper.tree(), key));
-        Self { slot, key }
+        Self {
+            slot,
+            key,
+            first: FirstNote::nothing(),
+        }
     }
 
     #[inline]
@@ -80,7 +86,7 @@ impl<K: Keeper> SlotRef<K> {
     pub(crate) fn take(&self, bytes: Bytes) -> Option<Held<K>> {
         let key = self.key;
         let words = self.slot.narrow_here(|slot, own| {
-            let words = slot.find_words(own)?;
+            let words = slot.find_noted(&self.first, own)?;
             self.take_of(words, bytes).then_some(words)
         })?;
         Some(Held { words, key, bytes })
@@ -95,31 +101,46 @@ impl<K: Keeper> SlotRef<K> {
         words.is_some_and(|words| self.take_of(words, bytes))
     }
 
-    /// Parks `bytes` if that takes only a plain store. Returns whether it did.
+    /// Uncharges `bytes` if that takes only plain stores. Returns whether it did.
     #[inline(always)]
     pub(in crate::group) fn park(&self, bytes: Bytes) -> bool {
         let words = self.words_near();
-        words.is_some_and(|words| words.chain.park_here(bytes.0))
+        words
+            .is_some_and(|words| words.chain.park_here(bytes.0) || self.park_by_steps(words, bytes))
+    }
+
+    /// Parks in the group's own word and in the chain word above.
+    // Never: see the module.
+    #[inline(never)]
+    fn park_by_steps(&self, words: &Words, bytes: Bytes) -> bool {
+        let above = self.slot.beside();
+        let made = park_both(words, above, bytes);
+        if made == Made::First {
+            self.tree().uncharge_rest(above, words, bytes.0);
+        }
+        made != Made::None
     }
 
     /// Returns the words that this thread steps by plain stores.
     #[inline(always)]
     fn words_near(&self) -> Option<&Words> {
-        self.slot.find_here(Slot::find_words)
+        self.slot
+            .find_here(|slot, own| slot.find_noted(&self.first, own))
     }
 
     #[inline(always)]
     fn take_of(&self, words: &Words, bytes: Bytes) -> bool {
-        let is_alive = || self.slot.incarnation() == self.key.incarnation;
+        let is_alive = || words.is_for(self.key.incarnation);
         words.chain.take_here_if(bytes.0, is_alive) || self.take_by_steps(words, bytes.0)
     }
 
     /// Takes tokens of the group's own word and of the chain word above.
+    // Never: see the module.
     #[inline(never)]
     fn take_by_steps(&self, words: &Words, bytes: u64) -> bool {
         let near = near_above(self.slot.beside(), words);
         let made = near.map_or(Made::None, |near| {
-            let is_alive = || self.slot.incarnation() == self.key.incarnation;
+            let is_alive = || words.is_for(self.key.incarnation);
             Cell::take_both_here_if(&words.own, &near.chain, bytes, is_alive)
         });
         if made != Made::Both {
@@ -168,6 +189,7 @@ impl<K: Keeper> Clone for SlotRef<K> {
         Self {
             slot: self.slot.clone(),
             key: self.key,
+            first: FirstNote::nothing(),
         }
     }
 }
@@ -319,33 +341,30 @@ impl<K: Keeper> Held<K> {
     #[inline(always)]
     fn give_back(&mut self, bytes: Bytes) {
         if !self.words.chain.park_here(bytes.0) {
-            self.give_back_slowly(bytes);
+            self.give_back_by_steps(bytes);
         }
     }
 
+    // Never: see the module.
     #[inline(never)]
-    fn give_back_slowly(&mut self, bytes: Bytes) {
-        let (own, above) = (&*self.words, self.words.beside());
-        let near = near_above(above, own);
-        let made = near.map_or(Made::None, |near| {
-            Cell::park_both_here(&own.own, &near.chain, bytes.0)
-        });
-        if made == Made::Both {
-            return;
+    fn give_back_by_steps(&mut self, bytes: Bytes) {
+        let (words, above) = (&*self.words, self.words.beside());
+        let made = park_both(words, above, bytes);
+        if made != Made::Both {
+            self.give_back_slowly(bytes, made);
         }
-        if made == Made::First || near.is_some() && own.own.park_here(bytes.0) {
-            // Another group may have the slot by now; the one above still has the bytes.
-            return self.give_back_above(above.id(), bytes);
+    }
+
+    /// Continues an uncharge that has parked in the own word, or nowhere.
+    #[inline(never)]
+    fn give_back_slowly(&mut self, bytes: Bytes, made: Made) {
+        let (words, above) = (&*self.words, self.words.beside());
+        let has_near = near_above(above, words).is_some();
+        if made == Made::First || has_near && words.own.park_here(bytes.0) {
+            return self.tree().uncharge_rest(above, words, bytes.0);
         }
         self.turn_here();
         self.tree().uncharge(self.key.id, ActingCpu::Here, bytes.0);
-    }
-
-    /// Uncharges the groups from `above` upwards.
-    #[inline(never)]
-    fn give_back_above(&self, above: GroupId, bytes: Bytes) {
-        let index = self.words.index();
-        self.tree().uncharge_by_steps(above, index, bytes.0);
     }
 
     /// Makes the words of this CPU the first to try.
@@ -379,6 +398,14 @@ impl<K: Keeper> Drop for Held<K> {
             self.give_back(self.bytes);
         }
     }
+}
+
+/// Parks `bytes` in a group's own word and in the chain word above, by plain stores.
+#[inline(always)]
+fn park_both(words: &Words, above: &Slot, bytes: Bytes) -> Made {
+    near_above(above, words).map_or(Made::None, |near| {
+        Cell::park_both_here(&words.own, &near.chain, bytes.0)
+    })
 }
 
 /// Returns the words of the same number in the slot above that of `own`: the root's is its own, and

@@ -73,13 +73,12 @@ impl Groups {
     /// Counts the chain word on the chain, then makes it live. The lock is proof that nothing is
     /// retired and no maximum lowered meanwhile. The caller has claimed an entry of the stock.
     pub(super) fn make_chain_live(&self, _shape: &TreeShape, id: GroupId, index: usize) -> bool {
-        let slot = self.slot(id);
-        slot.touch(index);
+        let words = self.slot(id).ready(index);
         for (_, slot) in self.chain(id) {
             slot.add_holder();
         }
         // Fails where another thread acting as the same CPU was first.
-        let is_first = slot.words(index).chain.update(Word::enlisted).is_ok();
+        let is_first = words.chain.update(Word::enlisted).is_ok();
         if !is_first {
             self.uncount(Site::chain(id));
         }
@@ -93,7 +92,7 @@ impl Groups {
         if word.load().is_live() || slot.ledger.balance().is_closed() {
             return;
         }
-        slot.touch(index);
+        slot.ready(index);
         slot.add_holder();
         if word.update(Word::enlisted).is_err() {
             self.uncount(Site::own(at));

@@ -77,7 +77,7 @@ impl Groups {
         let lent = |word: Word| {
             let lent = word.lent(bytes);
             // Read between the load of the word and its step, as in `take`.
-            lent.filter(|_| slot.incarnation() == key.incarnation)
+            lent.filter(|_| words.is_for(key.incarnation))
         };
         if words.own.update(lent).is_err() {
             return false;
@@ -94,7 +94,7 @@ impl Groups {
         bytes: u64,
         made: Made,
     ) -> bool {
-        let is_alive = || slot.incarnation() == key.incarnation;
+        let is_alive = || words.is_for(key.incarnation);
         let is_lent = made == Made::First || words.own.lend_here_if(bytes, is_alive);
         is_lent && self.take_lent((slot, words), key.id, words.index(), bytes)
     }
@@ -223,6 +223,13 @@ impl Groups {
         if bytes > 0 && !slot.find_words(index).is_some_and(parked) {
             self.release(at, slot, bytes);
         }
+    }
+
+    /// Ends an uncharge that has parked in the own word of `words`. Another group may have their
+    /// slot by now; the one above still has the bytes.
+    #[inline(never)]
+    pub(super) fn uncharge_rest(&self, above: &Slot, words: &Words, bytes: u64) {
+        self.uncharge_by_steps(above.id(), words.index(), bytes);
     }
 
     /// Uncharges `bytes` level by level, up to the first chain word.

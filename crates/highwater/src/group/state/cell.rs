@@ -280,7 +280,15 @@ pub(in crate::group) struct Words {
     /// The number of these words. Written by: threads that give them to a CPU. Read by: users of
     /// the words. Publishes: nothing; it is published with the words.
     index: AtomicU64,
+    /// The latest incarnation of the slot that these words were told of, which only rises. Written
+    /// by: creation, removal, and threads that make a word live. Read by: charges, beside the
+    /// tokens that they take. Publishes: nothing.
+    incarnation: AtomicU64,
 }
+
+// A charge reads one line.
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::offset_of!(Words, incarnation) + size_of::<u64>() <= 64);
 
 /// The number of words that no CPU has yet.
 const NOBODY: u64 = u64::MAX;
@@ -292,6 +300,7 @@ impl Words {
             chain: Cell::new(gates, index),
             own: Cell::new(gates, index),
             index: AtomicU64::new(index as u64),
+            incarnation: AtomicU64::new(0),
         }
     }
 
@@ -301,6 +310,7 @@ impl Words {
             chain: Cell(gates.word_to_give(RETIRED)),
             own: Cell(gates.word_to_give(RETIRED)),
             index: AtomicU64::new(NOBODY),
+            incarnation: AtomicU64::new(0),
         }
     }
 
@@ -322,6 +332,20 @@ impl Words {
     pub(in crate::group) fn index(&self) -> usize {
         // Relaxed: it does not change once the words are published.
         self.index.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether a charge to the group of that incarnation may take tokens here. It asks between the
+    /// load of a word and its step; see `slot.rs`.
+    #[inline]
+    pub(in crate::group) fn is_for(&self, incarnation: u64) -> bool {
+        // Pairs with `tell`: one that reads the word as stepped afterwards reads this as told.
+        self.incarnation.load(Ordering::SeqCst) == incarnation
+    }
+
+    /// Tells the words an incarnation of the slot, unless they know a later one.
+    pub(in crate::group) fn tell(&self, incarnation: u64) {
+        // Pairs with `is_for`. SeqCst for uniformity; release would do.
+        self.incarnation.fetch_max(incarnation, Ordering::SeqCst);
     }
 
     /// Returns the word in which an operation that takes no tokens is marked: a live one if there

@@ -11,8 +11,8 @@
 //! The slot is parked once its group is removed, nothing is used of what it has reserved, and
 //! nothing is in flight in it. Charges of the group that is gone do not find its tokens:
 //!
-//! - The incarnation is stepped first. A charge reads it after it has loaded the word whose tokens
-//!   it takes, so one that loads the word afterwards fails.
+//! - The incarnation is stepped first, and the words are told. A charge reads what they know after
+//!   it has loaded the word whose tokens it takes, so one that loads the word afterwards fails.
 //! - Then each word that holds tokens is stepped (`Word::passed_on`). One that had loaded the word
 //!   before fails in its own step. In the restartable regime that needs the CPU of the word; a slot
 //!   with tokens on another CPU is not parked.

@@ -1,27 +1,31 @@
 //! Slots of groups: one for each id, in memory that stays for as long as the tree does.
 //!
 //! A slot is used by one group after another (an *incarnation*), so that creating a short-lived
-//! group allocates no token words and a charge needs no reference count that other CPUs write. An
-//! id is looked up without a lock, by two loads.
+//! group allocates no token words and a charge needs no reference count that other CPUs write. The
+//! table of them is in `slots.rs`.
 //!
-//! The words of the CPU that charges first are in the slot itself, beside what a charge reads of
-//! it: most groups are short-lived and used on one CPU, and with many of them in turn each address
-//! to follow is a cache miss. They are given to that CPU once (*claimed*): a compare-and-exchange
-//! decides which CPU gets them, then any thread of that CPU prepares and publishes them, so that
-//! none waits for another. Later groups of the slot find them given.
+//! The words of the CPU that charges first are in the slot itself: most groups are short-lived and
+//! used on one CPU, and with many of them in turn each address to follow is a cache miss. They are
+//! given to that CPU once (*claimed*): a compare-and-exchange decides which CPU gets them, then any
+//! thread of that CPU prepares and publishes them, so that none waits for another. Later groups of
+//! the slot find them given.
 //!
 //! Why reuse is safe:
 //! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
 //!   the number it was made for.
-//! - An operation that takes tokens checks it between loading a word and stepping it; a word that
-//!   belongs to a later group differs in its sequence, and the step compares. An operation that
-//!   reserves marks itself in flight first and checks afterwards; a slot is reused only when
-//!   nothing is in flight, and nothing is reserved but tokens that are passed on (`parked.rs`). One
-//!   of the two notices the other.
+//! - The words of each CPU are told of it, so that a charge that finds tokens reads it beside them,
+//!   on one line: by creation and by removal, after the slot's own has changed, if the words are
+//!   touched; and when a word becomes live, from the slot's own, after they were touched. So words
+//!   that hold tokens know of a removal before its next step, and what they know only rises.
+//! - An operation that takes tokens checks what the words know between loading a word and stepping
+//!   it; a word that belongs to a later group differs in its sequence, and the step compares. An
+//!   operation that reserves marks itself in flight first and checks the slot's own afterwards; a
+//!   slot is reused only when nothing is in flight, and nothing is reserved but tokens that are
+//!   passed on (`parked.rs`). One of the two notices the other.
 //! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
-use crate::percpu::{Blocks, Gates, Published};
+use crate::percpu::{Blocks, Gates};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, CachePadded, LockClass, Rank, RwLock, order_of_seqcst};
 use crate::units::{CpuId, GroupId};
@@ -34,7 +38,7 @@ use super::standing::{SlotStanding, StandingWord};
 static META: LockClass = LockClass::new("group slot", Rank::Leaf);
 
 /// Stands for "no parent" in [`Slot::parent`]; the table never grows to that id.
-const NO_PARENT: u32 = u32::MAX;
+pub(super) const NO_PARENT: u32 = u32::MAX;
 
 /// Selects the words that an operation steps.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +50,14 @@ pub(in crate::group) enum ActingCpu {
 }
 
 /// A slot: one group, or room for one.
-// Field order: the first lines hold all that a charge that finds tokens reads of it, and no charge
-// writes them. The ledger has lines of its own.
+// Field order: no charge writes the first lines. A charge that finds tokens reads the first words
+// alone, if they are its CPU's, and otherwise the first line besides. The ledger has lines of its
+// own.
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::group) struct Slot {
     /// Written by: creation and removal, with the slot claimed or the tree's lock held. Read by:
-    /// charges. Publishes: the slot as initialized for this incarnation.
+    /// charges that find no tokens. Publishes: the slot as initialized for this incarnation.
     incarnation: AtomicU64,
     /// Written by: creation, while nothing is reserved or in flight here. Read by: operations that
     /// have something reserved or in flight here, so it cannot change under them.
@@ -88,6 +93,17 @@ pub(in crate::group) struct Slot {
     first_words: Words,
 }
 
+/// The number of a slot's first words, as far as a handle knows: it does not change once the words
+/// are given.
+#[derive(Debug)]
+pub(in crate::group) struct FirstNote(AtomicU64);
+
+impl FirstNote {
+    pub(in crate::group) fn nothing() -> Self {
+        Self(AtomicU64::new(NO_WORDS))
+    }
+}
+
 /// Stands for "of no CPU" in [`Slot::first`]. No number of words has more than 32 bits, also not
 /// that of a thread which is not registered.
 const NO_WORDS: u64 = u64::MAX;
@@ -99,7 +115,7 @@ const CLAIMED: u64 = 1 << 32;
 const _: () = assert!(align_of::<Slot>() >= 128 && std::mem::offset_of!(Slot, cells) <= 24);
 
 impl Slot {
-    fn new(id: GroupId, gates: Gates) -> Self {
+    pub(super) fn new(id: GroupId, gates: Gates) -> Self {
         let words_of_bit = gates.nr_words().div_ceil(64).next_power_of_two();
         Self {
             incarnation: AtomicU64::new(0),
@@ -133,8 +149,11 @@ impl Slot {
             (incarnation, 1),
             "one group for each life"
         );
-        // Pairs with the load in `incarnation`: the slot as prepared.
-        self.incarnation.store(incarnation, Ordering::Release);
+        // Pairs with the load in `incarnation`: the slot as prepared. SeqCst: `ready` touches words
+        // and then reads this, here `touched` is read after this is written.
+        self.incarnation.store(incarnation, Ordering::SeqCst);
+        order_of_seqcst();
+        self.each_touched(|words| words.tell(incarnation));
     }
 
     /// Steps from alive to removed, if that was not done. The slot is claimed by the thread that
@@ -150,6 +169,7 @@ impl Slot {
             "{stepped:?}: a group is removed before it lives"
         );
         order_of_seqcst();
+        self.each_touched(|words| words.tell(lived + 1));
     }
 
     /// Returns what is known of the group that lives here.
@@ -290,6 +310,27 @@ impl Slot {
         self.cells.get(index)
     }
 
+    /// Like [`find_words`](Self::find_words), for a handle that notes the number of the first
+    /// words: their CPU reads nothing else of the slot.
+    #[inline(always)]
+    pub(in crate::group) fn find_noted(&self, note: &FirstNote, index: usize) -> Option<&Words> {
+        // Acquire. Pairs with: the release in `find_and_note`.
+        if note.0.load(Ordering::Acquire) == index as u64 {
+            return Some(&self.first_words);
+        }
+        let words = self.cells.get(index);
+        words.or_else(|| self.find_and_note(note, index))
+    }
+
+    #[cold]
+    fn find_and_note(&self, note: &FirstNote, index: usize) -> Option<&Words> {
+        if self.first() == index as u64 {
+            // Release. Pairs with: the acquire in `find_noted`; the words are given to their CPU.
+            note.0.store(index as u64, Ordering::Release);
+        }
+        self.find_words(index)
+    }
+
     /// Makes the words of number `index`: the first of all are in the slot.
     #[cold]
     fn make_words(&self, index: usize) -> &Words {
@@ -357,6 +398,16 @@ impl Slot {
             // a pass that misses the bit must come before that in the one order of all words.
             self.touched.fetch_or(bit, Ordering::SeqCst);
         }
+    }
+
+    /// Readies words number `index` for a word that becomes live: they know the incarnation, and
+    /// removals tell them the next.
+    pub(in crate::group) fn ready(&self, index: usize) -> &Words {
+        let words = self.words(index);
+        self.touch(index);
+        order_of_seqcst();
+        words.tell(self.incarnation());
+        words
     }
 
     /// Visits the words in which an operation may have begun; returns how many there are. An inner
@@ -449,79 +500,6 @@ impl Slot {
     }
 }
 
-/// Chunk `i` holds `64 << i` slots, so 26 chunks hold every id below [`NO_PARENT`].
-#[cfg(not(loom))]
-const FIRST_CHUNK: usize = 64;
-/// Small, for the model checker explores each place when a tree is dropped.
-#[cfg(loom)]
-const FIRST_CHUNK: usize = 4;
-const NR_CHUNKS: usize = 26;
-
-type SlotChunk = Box<[Published<Slot>]>;
-
-/// All slots, by id: the table grows, and never moves or shrinks.
-#[derive(Debug)]
-pub(in crate::group) struct Slots {
-    chunks: [Published<SlotChunk>; NR_CHUNKS],
-}
-
-impl Slots {
-    pub(in crate::group) fn new() -> Self {
-        Self {
-            chunks: std::array::from_fn(|_| Published::empty()),
-        }
-    }
-
-    #[inline]
-    pub(in crate::group) fn get(&self, id: GroupId) -> Option<&Slot> {
-        let (chunk, offset) = place(id.index());
-        self.chunks.get(chunk)?.get()?.get(offset)?.get()
-    }
-
-    /// Returns the slot of `id`, allocated on first use. `None` when the table is full.
-    pub(in crate::group) fn make(&self, id: GroupId, gates: Gates) -> Option<&Slot> {
-        let (chunk, offset) = place(id.index());
-        let chunk_at = self.chunks.get(chunk)?;
-        let empty = || (0..FIRST_CHUNK << chunk).map(|_| Published::empty());
-        let slots = match chunk_at.get() {
-            Some(slots) => slots,
-            None => chunk_at.publish(Box::new(empty().collect())),
-        };
-        let slot = &slots[offset];
-        Some(match slot.get() {
-            Some(slot) => slot,
-            None => slot.publish(Box::new(Slot::new(id, gates))),
-        })
-    }
-}
-
-/// Returns the chunk and offset of slot number `index`.
-#[inline]
-fn place(index: usize) -> (usize, usize) {
-    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
-    (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    // Goal: every id has a place of its own. Method: walk the ids in order; places must follow one
-    // another, chunk by chunk.
-    #[test]
-    fn places_follow_one_another() {
-        let (mut chunk, mut offset) = (0, 0);
-        for index in 0..100_000 {
-            assert_eq!(place(index), (chunk, offset));
-            offset += 1;
-            if offset == FIRST_CHUNK << chunk {
-                (chunk, offset) = (chunk + 1, 0);
-            }
-        }
-        assert!(place(u32::MAX as usize - 64).0 <= NR_CHUNKS);
-    }
-}
-
 #[cfg(all(test, loom))]
 mod loom {
     use super::super::cell::Word;
@@ -538,7 +516,7 @@ mod loom {
             let slot = Arc::new(Slot::new(GroupId(0), Gates::new(Regime::Atomic, 2)));
             let park = |slot: &Slot, index| {
                 let words = slot.words(index);
-                slot.touch(index);
+                slot.ready(index);
                 let _is_first = words.own.update(Word::enlisted).is_ok();
                 let parked = words.own.update(|word| word.parked_whole(1));
                 assert!(parked.is_ok(), "there is room");

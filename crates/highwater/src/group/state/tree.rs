@@ -21,7 +21,8 @@ use super::gate::Gate;
 use super::meta::{GroupKey, Meta};
 use super::names::Names;
 use super::parked::ParkedSlots;
-use super::slot::{ActingCpu, Slot, Slots};
+use super::slot::{ActingCpu, Slot};
+use super::slots::Slots;
 use super::stock::TokenStock;
 use super::waiters::Lines;
 

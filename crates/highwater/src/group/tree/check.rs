@@ -32,7 +32,12 @@ impl Groups {
             holders += live;
         }
         let (mut own, mut own_holders) = (0, 0);
-        for (_, words) in slot.all_words() {
+        for (index, words) in slot.all_words() {
+            assert!(
+                words.is_for(slot.incarnation())
+                    || !words.both().iter().any(|it| it.load().is_live()),
+                "the words {index} of {id} may hold tokens and know another incarnation"
+            );
             for cell in words.both() {
                 let word = cell.load();
                 assert!(word.tokens() <= CELL_MAX, "{id} holds too many tokens");
