@@ -291,3 +291,22 @@ fn a_wait_is_one_stall() {
     assert_eq!(nr_stalls(), 1);
     assert!(hw.snapshot().stall_ns_total >= 300_000_000);
 }
+
+// Symptom: the time that a handler takes to give memory up counted as a stall of an awaited charge.
+#[test]
+fn the_time_of_a_handler_is_no_stall() {
+    let hw = without_frames(Duration::from_secs(20));
+    let (sort, join) = (child(&hw.root(), "sort"), child(&hw.root(), "join"));
+    let held = hold(&sort, Bytes::mib(12));
+    sort.on_reclaim(move |request| {
+        thread::sleep(Duration::from_secs(2));
+        held.lock().expect("no panic").clear();
+        request.want
+    });
+    let begun = Instant::now();
+    let charge = hw.block_on(join.charge_async(Bytes::mib(12)));
+    drop(charge.expect("the handler gives it"));
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+    let stalled = Duration::from_nanos(hw.snapshot().stall_ns_total);
+    assert!(stalled < Duration::from_secs(1), "{stalled:?}");
+}

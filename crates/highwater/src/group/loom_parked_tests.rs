@@ -84,6 +84,21 @@ fn tokens_that_are_passed_on_are_not_taken_by_the_former_group() {
     });
 }
 
+// Goal: a thread that was told that a group is removed does not charge to it afterwards.
+#[test]
+fn a_group_that_is_said_to_be_removed_is_charged_nothing() {
+    bounded(Some(3), || {
+        let (root, old) = root_and_group();
+        let (other, tree) = (old.clone(), root.tree());
+        let ((), charged) = beside(
+            || tree.remove(&old).unwrap(),
+            move || other.is_removed().then(|| other.at(A).try_charge(ONE)),
+        );
+        assert!(charged.is_none_or(|charged| charged.is_err()));
+        finish(&root, []);
+    });
+}
+
 // Goal: as above, on a CPU that had used neither group: words that become live while their group is
 // removed know the group that is there, also when the next one parks tokens in them.
 #[test]

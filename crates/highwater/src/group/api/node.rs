@@ -146,7 +146,7 @@ impl GroupNode {
     /// Whether the group was removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.slot().incarnation() != self.key().incarnation
+        !self.slot().lives(self.key().incarnation)
     }
 
     /// Whether `other` is this group or one of its ancestors.

@@ -164,7 +164,7 @@ impl Groups {
         if !cell.load().is_live() {
             // Before anything is in flight, as below.
             let check = self.check_steps(key.id, index, bytes);
-            if slot.incarnation() != key.incarnation {
+            if !slot.lives(key.incarnation) {
                 return Err(Refusal::Removed);
             }
             check?;
@@ -176,7 +176,7 @@ impl Groups {
         // Checks before anything is in flight: charges to a full group do not make one another
         // wait.
         let plan = self.plan(key.id, bytes);
-        if slot.incarnation() != key.incarnation {
+        if !slot.lives(key.incarnation) {
             return Err(Refusal::Removed);
         }
         let grant = plan?;

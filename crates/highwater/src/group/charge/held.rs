@@ -113,6 +113,10 @@ impl<K: Keeper> SlotRef<K> {
     // Never: see the module.
     #[inline(never)]
     fn park_by_steps(&self, words: &Words, bytes: Bytes) -> bool {
+        if bytes == Bytes::ZERO {
+            // Nothing keeps the slot.
+            return true;
+        }
         let above = self.slot.beside();
         let made = park_both(words, above, bytes);
         if made == Made::First {

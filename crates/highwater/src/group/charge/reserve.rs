@@ -41,7 +41,7 @@ impl Groups {
     pub(super) fn begin(&self, key: GroupKey, slot: &Slot, cell: &Cell) -> Result<(), Refusal> {
         cell.begin().map_err(|_| Refusal::Contended)?;
         order_of_seqcst();
-        if slot.incarnation() != key.incarnation {
+        if !slot.lives(key.incarnation) {
             cell.end();
             return Err(Refusal::Removed);
         }

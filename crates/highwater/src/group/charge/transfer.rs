@@ -69,7 +69,7 @@ impl Groups {
             .way(way)
             .map(|(group, slot)| (group, slot.ledger.balance()));
         let full = balances.find(|(_, balance)| balance.room() < bytes);
-        if slot.incarnation() != way.key.incarnation {
+        if !slot.lives(way.key.incarnation) {
             return Err(Refusal::Removed);
         }
         if let Some((group, balance)) = full {

@@ -344,8 +344,11 @@ impl Words {
 
     /// Tells the words an incarnation of the slot, unless they know a later one.
     pub(in crate::group) fn tell(&self, incarnation: u64) {
-        // Pairs with `is_for`. SeqCst for uniformity; release would do.
-        self.incarnation.fetch_max(incarnation, Ordering::SeqCst);
+        // Pairs with `is_for`. SeqCst for uniformity; acquire and release would do.
+        if self.incarnation.load(Ordering::SeqCst) < incarnation {
+            // SeqCst: as above.
+            self.incarnation.fetch_max(incarnation, Ordering::SeqCst);
+        }
     }
 
     /// Returns the word in which an operation that takes no tokens is marked: a live one if there

@@ -206,6 +206,16 @@ impl Slot {
         self.id
     }
 
+    /// Whether the group of that incarnation lives. Where it does not, no words let it take tokens
+    /// any more, also if its removal has told none yet.
+    pub(in crate::group) fn lives(&self, incarnation: u64) -> bool {
+        let lives = self.incarnation() == incarnation;
+        if !lives {
+            self.each_touched(|words| words.tell(incarnation + 1));
+        }
+        lives
+    }
+
     pub(in crate::group) fn is_alive(&self) -> bool {
         self.incarnation() % 2 == 1
     }
