@@ -565,33 +565,27 @@ impl Core {
 
     /// Tries again to release one closed file. Returns whether it was released.
     fn reap(&self, file: FileIdentity) -> bool {
-        let is_it = |entry: &Arc<FileEntry>| {
+        self.reap_if(|entry| {
             let system = entry.system_file();
             system.is_some_and(|system| system.identity() == file)
-        };
-        let mut closing = self.closing.lock();
-        let at = closing.iter().position(is_it);
-        let entry = at.map(|at| closing.swap_remove(at));
-        drop(closing);
-        let Some(entry) = entry else {
-            return false;
-        };
-        let has_gone = self.try_close(&entry).is_ok();
-        if !has_gone {
-            self.closing.lock().push(entry);
-        }
-        has_gone
+        })
     }
 
     /// Tries again to release closed files. Returns whether any was released.
     pub(super) fn reap_closing(&self) -> bool {
-        let closing = std::mem::take(&mut *self.closing.lock());
-        let nr_closing = closing.len();
-        let left: Vec<_> = closing
+        self.reap_if(|_| true)
+    }
+
+    fn reap_if(&self, is_meant: impl Fn(&FileEntry) -> bool) -> bool {
+        let mut closing = self.closing.lock();
+        let meant: Vec<_> = closing.extract_if(.., |entry| is_meant(entry)).collect();
+        drop(closing);
+        let nr_meant = meant.len();
+        let left: Vec<_> = meant
             .into_iter()
             .filter(|entry| self.try_close(entry).is_err())
             .collect();
-        let has_gone = left.len() < nr_closing;
+        let has_gone = left.len() < nr_meant;
         self.closing.lock().extend(left);
         has_gone
     }

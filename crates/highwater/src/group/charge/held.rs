@@ -41,6 +41,7 @@ pub(crate) struct SlotRef<K: Keeper> {
     /// root, its own.
     slot: PercpuView<K, Slot, Slot>,
     key: GroupKey,
+    /// For a charge of the CPU that has the slot's first words.
     first: FirstNote,
 }
 

@@ -153,7 +153,7 @@ impl Slot {
         // and then reads this, here `touched` is read after this is written.
         self.incarnation.store(incarnation, Ordering::SeqCst);
         order_of_seqcst();
-        self.each_touched(|words| words.tell(incarnation));
+        self.tell_words(incarnation);
     }
 
     /// Steps from alive to removed, if that was not done. The slot is claimed by the thread that
@@ -169,7 +169,12 @@ impl Slot {
             "{stepped:?}: a group is removed before it lives"
         );
         order_of_seqcst();
-        self.each_touched(|words| words.tell(lived + 1));
+        self.tell_words(lived + 1);
+    }
+
+    /// Tells all words that may hold tokens.
+    fn tell_words(&self, incarnation: u64) {
+        self.each_touched(|words| words.tell(incarnation));
     }
 
     /// Returns what is known of the group that lives here.
@@ -211,7 +216,7 @@ impl Slot {
     pub(in crate::group) fn lives(&self, incarnation: u64) -> bool {
         let lives = self.incarnation() == incarnation;
         if !lives {
-            self.each_touched(|words| words.tell(incarnation + 1));
+            self.tell_words(incarnation + 1);
         }
         lives
     }
