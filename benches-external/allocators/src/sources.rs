@@ -170,7 +170,7 @@ impl Source for Highwater {
 
     #[inline]
     fn alloc(&self, (): &mut ()) -> Frame {
-        let taken = self.0.alloc(AllocFlags::default());
+        let taken = self.0.alloc();
         taken.expect("there are free frames")
     }
 

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::{Bytes, Limits, Manager, RecorderConfig};
+use highwater::{Bytes, Limits, Manager};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -27,14 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Records a tree of groups that hold memory, two marks, and an orderly end.
 fn recorded(bench: &Bench) -> String {
     let path = bench.path("run.hwr");
-    let mut config = RecorderConfig::default();
-    config.size = Bytes::mib(1);
     let manager = Manager::builder()
         .capacity(Bytes::mib(16))
-        .recorder(&path, config)
+        .recorder(&path, Bytes::mib(1))
         .build()
         .unwrap();
-    let limits = Limits::max(Bytes::mib(8)).with_low(Bytes::mib(2));
+    let limits = Limits {
+        low: Bytes::mib(2),
+        ..Limits::max(Bytes::mib(8))
+    };
     let tenant = manager.root().child("tenant-a", limits).unwrap();
     let query = tenant.child("query-42", Limits::default()).unwrap();
     let held = query.charge(Bytes::mib(3)).unwrap();

@@ -59,7 +59,10 @@ fn max_events(page: &Page, group: &str) -> Option<f64> {
 #[test]
 fn the_largest_groups_are_named_and_the_rest_is_summed() {
     let hw = manager();
-    let limits = Limits::max(Bytes::mib(8)).with_low(Bytes::mib(1));
+    let limits = Limits {
+        low: Bytes::mib(1),
+        ..Limits::max(Bytes::mib(8))
+    };
     let large = hw.root().child("large", limits).unwrap();
     let query = child(&large, "query");
     let small: Vec<_> = (0..5)

@@ -44,7 +44,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use highwater::frame::{AllocFlags, FramePool, PoolConfig};
+use highwater::frame::{FramePool, PoolConfig};
 use highwater::lab::memmap::{Frame, FrameMemory};
 use highwater::lab::percpu::{Regime, has_restartable_sequences};
 use highwater::topology::Topology;
@@ -94,7 +94,7 @@ impl Source for Pool {
 
     #[inline]
     fn alloc(&self, (): &mut ()) -> Frame {
-        let frame = self.0.alloc(AllocFlags::new());
+        let frame = self.0.alloc();
         frame.expect("there are free frames")
     }
 

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 
 use highwater::lab::recording::Everything;
 use highwater::topology::Topology;
-use highwater::{Background, Bytes, Charge, Group, Limits, Manager, RecorderConfig};
+use highwater::{Background, Bytes, Charge, Group, Limits, Manager};
 use promise::Promise;
 use tempfile::TempDir;
 use timing::{Medians, ROUNDS, Variant, measure};
@@ -67,7 +67,7 @@ impl Recorded {
             .capacity(Bytes::gib(8))
             .frames(Bytes::mib(64))
             .background(Background::Off)
-            .recorder(path(&dir), RecorderConfig::default())
+            .recorder(path(&dir), Bytes::mib(32))
             .build()?;
         let tenants = (0..10).map(|nr| {
             let limits = Limits::max(Bytes::gib(4));

@@ -52,7 +52,7 @@
 //!
 //! When reclaim makes no room, the childless group with most memory is the [`Victim`]: found by
 //! intervals, read exactly, and with a record of the possible error of the choice. The handler set
-//! by [`Manager::on_exhausted`] stops it. When that does not help either, the request fails with an
+//! by [`Group::on_exhausted`] stops it. When that does not help either, the request fails with an
 //! error that carries the numbers. Groups that can spill are asked first ([`Group::on_reclaim`]); a
 //! task waits for memory in a wait queue ([`Group::charge_async`]).
 //!
@@ -143,9 +143,11 @@ pub use manager::{
     Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait, Counter,
     CounterKind, File, Group, GroupSnapshot, Guard, Manager, Mapping, MemoryError, OpenError,
     OptimisticRead, OutOfMemory, Owned, PageRead, PageWrite, PinnedPage, RangeError, ReadError,
-    ReadWait, ReclaimRequest, RecorderConfig, Snapshot, Space, Throttling, Victim, Working,
+    ReadWait, ReclaimRequest, Snapshot, Space, Throttling, Victim, Working,
 };
-pub use reclaim::policy::{ParsePolicyError, PolicyKind};
+#[cfg(feature = "lab")]
+pub use reclaim::policy::ParsePolicyError;
+pub use reclaim::policy::PolicyKind;
 pub use topology::Topology;
 pub use units::{Bytes, Estimate, FilePage, MapPage, PAGE_SIZE, Pages};
 

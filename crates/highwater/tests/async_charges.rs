@@ -97,7 +97,7 @@ impl Queries {
     fn of(hw: &Manager) -> Self {
         let queries = Self::default();
         let stopping = queries.clone();
-        hw.on_exhausted(move |victim| {
+        hw.root().on_exhausted(move |victim| {
             stopping.told.fetch_add(1, Ordering::SeqCst);
             let cancel = stopping
                 .running
@@ -391,7 +391,7 @@ fn a_thread_that_waits_in_line_tells_one_victim_after_the_other() {
     let given = Mutex::new(Some(other.charge(Bytes::mib(7)).unwrap()));
     let told = Arc::new(Mutex::new(Vec::new()));
     let (names, deaf_id) = (Arc::clone(&told), deaf.id());
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         names.lock().unwrap().push(victim.group().name().to_owned());
         if victim.group().id() != deaf_id {
             given.lock().unwrap().take();
@@ -404,7 +404,7 @@ fn a_thread_that_waits_in_line_tells_one_victim_after_the_other() {
     assert_eq!(charge.unwrap().bytes(), Bytes::mib(4));
     assert_eq!(*told.lock().unwrap(), ["deaf", "other"]);
     drop(kept);
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     assert_empty(&hw);
 }
 
@@ -555,7 +555,7 @@ fn a_task_that_waits_asks_a_group_to_spill_before_it_tells_a_victim() {
     // worker. Method: one worker; a handler that only starts the spill; a victim handler that must
     // not be called.
     let hw = manager(LONG, Background::Off);
-    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
     let sort = child(&hw.root(), "sort");
     let held = Arc::new(Mutex::new(Some(sort.charge(Bytes::mib(12)).unwrap())));
     let runtime = runtime(1);

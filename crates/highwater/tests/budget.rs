@@ -55,7 +55,7 @@ fn a_victim_is_told_where_there_are_no_frames() {
     let (small, large) = (small.unwrap(), large.unwrap());
     let held = Arc::new(Mutex::new(Some(large.charge(Bytes::kib(800)).unwrap())));
     let (gives, largest) = (Arc::clone(&held), large.key());
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         assert_eq!(victim.group().key(), largest);
         drop(gives.lock().unwrap().take());
     });

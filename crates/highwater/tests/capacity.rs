@@ -75,7 +75,7 @@ fn a_pool_that_shrinks_and_grows_loses_no_frame_and_no_byte() {
         "all are free"
     );
     assert_eq!(pool.counts().managed, Pages::ZERO);
-    assert!(pool.alloc(AllocFlags::new()).is_err());
+    assert!(pool.alloc().is_err());
     assert_eq!(pool.deflate(Pages::MAX), all);
     pool.check_invariants();
     let memory = Arc::clone(pool.memory());
@@ -97,7 +97,7 @@ fn a_pool_is_trimmed_and_resized_beside_threads_that_use_it() {
                 let mut rng = seed::rng(20 + number);
                 let mut held = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
-                    match pool.alloc(AllocFlags::new()) {
+                    match pool.alloc() {
                         Ok(frame) if held.len() < 1000 => held.push(sign(pool, frame)),
                         other => drop(other.map(|frame| pool.free(frame))),
                     }

@@ -30,14 +30,15 @@ fn a_charge_that_waits_takes_what_can_be_reclaimed_first() {
     // a pool full of cached pages, and a handler that must not be called; then more than the pool
     // has.
     let hw = manager(64);
-    hw.on_exhausted(|victim| panic!("{victim:?} is told to stop"));
+    hw.root()
+        .on_exhausted(|victim| panic!("{victim:?} is told to stop"));
     let (_file, map) = mapped(&hw, &TestFile::new(256), Access::ReadOnly);
     for page in 0..256 {
         assert_eq!(map.read(&hw.enter(), page).unwrap().len(), 4096);
     }
     let charge = hw.root().charge_async(Pages(40).bytes()).wait().unwrap();
     assert_eq!(charge.bytes(), Pages(40).bytes());
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     let soon = Instant::now() + Duration::from_millis(30);
     let late = hw.root().charge_async(Pages(30).bytes()).wait_until(soon);
     let failed = late.unwrap_err();

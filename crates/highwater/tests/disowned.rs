@@ -87,7 +87,7 @@ fn a_charge_that_only_tries_asks_nothing_of_others() {
             drop(held.lock().unwrap().take());
             Bytes::mib(1)
         });
-        hw.on_exhausted(|victim| panic!("{victim:?}"));
+        hw.root().on_exhausted(|victim| panic!("{victim:?}"));
         assert!(group.try_charge(Bytes(1)).is_err());
         assert!(group.try_charge_disowned(Bytes(1)).is_err());
         assert_eq!(asked.load(Ordering::Relaxed), 0);

@@ -296,7 +296,10 @@ fn a_throttled_charge_says_what_it_owes() {
     for throttling in [Throttling::Report, Throttling::Sleep] {
         let builder = Manager::builder().capacity(pages(4096));
         let hw = builder.throttling(throttling).build().unwrap();
-        let limits = Limits::default().with_high(pages(1000));
+        let limits = Limits {
+            high: pages(1000),
+            ..Limits::default()
+        };
         let tenant = hw.root().child("tenant", limits).unwrap();
         let query = tenant.child("query", Limits::default()).unwrap();
         let _base = query.charge(pages(1000)).unwrap();
@@ -339,7 +342,7 @@ fn a_victim_comes_with_its_score() {
     let _held = [large.charge(pages(300)), small.charge(pages(200))].map(Result::unwrap);
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let handler_told = Arc::clone(&told);
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         handler_told
             .lock()
             .unwrap()
@@ -383,7 +386,7 @@ fn a_request_that_waits_for_a_dying_group_is_quiet() {
     // while a group is marked.
     let hw = manager(1024);
     let (query, _charge) = nearly_full(&hw);
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     query.mark_oom_victim();
     let seen = events(LevelFilter::DEBUG, || {
         query.charge(pages(100)).unwrap_err();

@@ -34,7 +34,7 @@ fn crowded() -> (Manager, Vec<Group>, Held) {
 fn taking(hw: &Manager, held: &Held) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (handler_held, handler_told) = (Arc::clone(held), Arc::clone(&told));
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         let name = victim.group().name().to_owned();
         let at: usize = name[1..].parse().unwrap();
         handler_held.lock().unwrap()[at] = None;
@@ -121,7 +121,10 @@ fn the_policy_and_adjustments_decide_who_is_told() {
     groups[1].set_oom_score_adj(OomScoreAdj::clamped(100));
     let work = hw.root().charge(Pages(150).bytes()).unwrap();
     assert_eq!(*told.lock().unwrap(), ["g1"]);
-    hw.set_victim_policy(Policy::default().floor(Pages(170).bytes()));
+    hw.set_victim_policy(Policy {
+        floor: Pages(170).bytes(),
+        ..Policy::default()
+    });
     groups[2].set_oom_score_adj(OomScoreAdj::MAX);
     let more = hw.root().charge(Pages(150).bytes()).unwrap();
     assert_eq!(*told.lock().unwrap(), ["g1", "g0"]);
@@ -144,7 +147,7 @@ fn a_group_that_one_request_has_told_is_not_told_again_by_the_next() {
         let hw = builder.grace(grace).build().unwrap();
         let group = hw.root().child("g0", Limits::default()).unwrap();
         let held = group.charge(Pages(400).bytes()).unwrap();
-        hw.on_exhausted(|_| ());
+        hw.root().on_exhausted(|_| ());
         let [first, second] = [(); 2].map(|()| hw.root().charge(Pages(200).bytes()).unwrap_err());
         assert_eq!((first.victims, first.dying), (1, 0), "{first}");
         assert_eq!(second.victims, told_by_second, "{second}");

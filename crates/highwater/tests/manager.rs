@@ -240,7 +240,7 @@ fn charges_make_the_cache_give_way_and_victims_are_told() {
     );
     let told = Arc::new(Mutex::new(Vec::new()));
     let (handler_held, handler_told) = (Arc::clone(&held), Arc::clone(&told));
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         handler_told
             .lock()
             .unwrap()
@@ -371,7 +371,11 @@ fn a_snapshot_shows_groups_by_the_kernels_names() {
     // its max, beside one without settings.
     let hw = manager(1024);
     let kib = |kib| Bytes::kib(kib);
-    let limits = Limits::max(kib(400)).with_high(kib(80)).with_low(kib(40));
+    let limits = Limits {
+        high: kib(80),
+        low: kib(40),
+        ..Limits::max(kib(400))
+    };
     let tenant = hw.root().child("tenant", limits).unwrap();
     let plain = hw.root().child("plain", Limits::default()).unwrap();
     let (work, other) = (
@@ -474,7 +478,7 @@ fn one_victim_that_takes_its_time_is_enough() {
     let told = Arc::new(AtomicU64::new(0));
     let (handler_charges, handler_told) = (Arc::clone(&charges), Arc::clone(&told));
     let first = groups[0].id();
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         handler_told.fetch_add(1, Ordering::Relaxed);
         let charges = Arc::clone(&handler_charges);
         let at = usize::try_from(victim.group().id().0 - first.0).unwrap();

@@ -76,7 +76,7 @@ fn a_victim_is_told_by_its_group() {
     let asks = hw.root().child("asks", Limits::default()).unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
     let (handler_told, handler_held) = (Arc::clone(&told), Arc::clone(&held));
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         let number = victim.group().data::<Number>().map(|number| number.0);
         let record = victim.record().to_string();
         let told = (victim.group().path(), number, victim.usage(), record);

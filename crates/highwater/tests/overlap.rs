@@ -206,7 +206,7 @@ fn a_handler_that_runs_out_of_memory_itself_is_refused() {
     let _held = group.charge(Pages(60).bytes()).unwrap();
     let (asking, refused) = (group.clone(), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&refused);
-    hw.on_exhausted(move |_| {
+    hw.root().on_exhausted(move |_| {
         for _ in 0..2 {
             if asking.charge(Pages(10).bytes()).is_err() {
                 counted.fetch_add(1, Ordering::Relaxed);
@@ -216,7 +216,7 @@ fn a_handler_that_runs_out_of_memory_itself_is_refused() {
     assert!(group.charge(Pages(20).bytes()).is_err());
     assert_eq!(refused.load(Ordering::Relaxed), 2);
     // The handler holds a handle of the manager.
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
 }
 
 #[test]
@@ -522,7 +522,7 @@ fn a_handler_may_wait_for_a_request_to_the_group_that_it_was_called_for() {
     let (asking, calls) = (map.clone(), AtomicU64::new(0));
     let (refused, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (seen_refused, seen_told) = (Arc::clone(&refused), Arc::clone(&told));
-    hw.on_exhausted(move |_| {
+    hw.root().on_exhausted(move |_| {
         seen_told.fetch_add(1, Ordering::Relaxed);
         // The other fault selects a victim too.
         if calls.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -538,7 +538,7 @@ fn a_handler_may_wait_for_a_request_to_the_group_that_it_was_called_for() {
     assert_eq!(refused.load(Ordering::Relaxed), 1);
     assert!(told.load(Ordering::Relaxed) > 0);
     // The handler holds handles of the manager.
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     drop((map, held, file));
     assert_empty(&hw);
 }

@@ -300,7 +300,13 @@ fn neither_protected_nor_locked_pages_make_room_for_a_block() {
     let (source, _) = random_file(&mut rng, 65_536 * 8);
     let hw = manager(512);
     let min = Pages(100).bytes();
-    let tenant = hw.root().child("tenant", Limits::default().with_min(min));
+    let tenant = hw.root().child(
+        "tenant",
+        Limits {
+            min,
+            ..Limits::default()
+        },
+    );
     let tenant = tenant.expect("a new name");
     let own = TestFile::new(200);
     let own = hw.open_backing(own as Arc<dyn Backing>, Access::ReadOnly);
@@ -511,7 +517,10 @@ fn a_group_below_its_low_gives_pages_if_there_are_no_others() {
     let hw = manager(256);
     let (large_file, large) = open_large(&hw, &source);
     drop((large, large_file));
-    let low = Limits::default().with_low(Bytes::mib(1));
+    let low = Limits {
+        low: Bytes::mib(1),
+        ..Limits::default()
+    };
     let tenant = hw.root().child("tenant", low).expect("a new name");
     let own = hw.open_backing(TestFile::new(512) as Arc<dyn Backing>, Access::ReadOnly);
     let own = own.expect("one file more");

@@ -53,7 +53,10 @@ fn a_charge_that_owes_a_delay_is_told_it_also_where_the_library_sleeps() {
     // returned its delay.
     let builder = Manager::builder().capacity(Pages(4096).bytes());
     let hw = builder.throttling(Throttling::Sleep).build().unwrap();
-    let limits = Limits::default().with_high(Pages(2048).bytes());
+    let limits = Limits {
+        high: Pages(2048).bytes(),
+        ..Limits::default()
+    };
     let group = hw.root().child("group", limits).unwrap();
     let within = group.charge(Pages(2048).bytes()).unwrap();
     let above = Pages(128).bytes();
@@ -94,7 +97,8 @@ fn a_charge_that_no_timer_wakes_does_not_sleep_for_a_page_in_transit() {
     let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
     let group = hw.root().child("group", Limits::default()).unwrap();
     let held = Mutex::new(Some(group.charge(Pages(63).bytes()).unwrap()));
-    hw.on_exhausted(move |_| drop(held.lock().unwrap().take()));
+    hw.root()
+        .on_exhausted(move |_| drop(held.lock().unwrap().take()));
     thread::scope(|scope| {
         let answers = storage.pages.lock().unwrap();
         let fault = scope.spawn(|| map.read(&hw.enter(), 0).unwrap()[0]);
@@ -116,6 +120,6 @@ fn a_charge_that_no_timer_wakes_does_not_sleep_for_a_page_in_transit() {
     });
     assert_eq!(hw.snapshot().counter("oom_kill"), 1);
     drop(map);
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     assert_empty(&hw);
 }

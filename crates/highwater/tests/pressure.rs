@@ -188,7 +188,7 @@ fn a_handler_that_runs_is_no_stall() {
     let handled = Arc::new(AtomicU64::new(0));
     let took = Arc::clone(&handled);
     let worker = tenant.clone();
-    hw.on_exhausted(move |_| {
+    hw.root().on_exhausted(move |_| {
         let begun = Instant::now();
         let _working = worker.work();
         thread::sleep(Duration::from_millis(20));
@@ -204,7 +204,7 @@ fn a_handler_that_runs_is_no_stall() {
     assert!(lost + handled <= call, "{lost} + {handled} us in {call} us");
     assert_eq!(tenant.pressure().full.total_us, lost);
     drop(work);
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     assert_empty(&hw);
 }
 

@@ -58,7 +58,7 @@ fn a_group_that_kept_its_promise_is_asked_again() {
         }
         request.want
     });
-    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
     for is_late in [true, false] {
         asked.store(0, Ordering::Relaxed);
         let root = hw.root();
@@ -101,7 +101,7 @@ fn a_promise_that_another_request_saw_kept_counts() {
         count.fetch_add(1, Ordering::Relaxed);
         Bytes::mib(1)
     });
-    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
     let mut first = Box::pin(root.charge_async(Bytes::mib(8)));
     let mut context = Context::from_waker(Waker::noop());
     for round in 1..=4 {
@@ -141,7 +141,7 @@ fn a_handler_past_its_deadline_is_passed_over() {
         own.lock().expect("no panic").clear();
         request.want
     });
-    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
     thread::scope(|scope| {
         let first = scope.spawn(|| root.charge(Bytes::mib(2)).is_ok());
         is_called.recv().expect("the slow group is asked first");
@@ -165,7 +165,7 @@ fn a_victim_that_gave_everything_is_told_again() {
     let [large, small] = ["large", "small"].map(|name| child(&hw.root(), name));
     let held = hold(&large, Bytes::mib(12));
     let own = Arc::clone(&held);
-    hw.on_exhausted(move |victim| {
+    hw.root().on_exhausted(move |victim| {
         assert_eq!(victim.group().path(), "/large");
         own.lock().expect("no panic").clear();
     });
@@ -187,13 +187,16 @@ fn a_thread_that_sleeps_above_high_holds_up_no_other_group() {
         .throttling(Throttling::Sleep)
         .build()
         .expect("a small manager");
-    let limits = Limits::default().with_high(Bytes::mib(1));
+    let limits = Limits {
+        high: Bytes::mib(1),
+        ..Limits::default()
+    };
     let throttled = hw.root().child("throttled", limits).expect("free");
     let neighbour = child(&hw.root(), "neighbour");
     let held = Mutex::new(vec![throttled.force_charge(Bytes::mib(12))]);
     let told_at = Arc::new(Mutex::new(None));
     let at = Arc::clone(&told_at);
-    hw.on_exhausted(move |_| {
+    hw.root().on_exhausted(move |_| {
         held.lock().expect("no panic").clear();
         at.lock()
             .expect("no panic")
@@ -259,7 +262,10 @@ fn a_fault_waits_for_a_promise() {
 #[test]
 fn a_transfer_is_not_throttled() {
     let hw = without_frames(Duration::from_millis(50));
-    let limits = Limits::default().with_high(Bytes::mib(1));
+    let limits = Limits {
+        high: Bytes::mib(1),
+        ..Limits::default()
+    };
     let tenant = hw.root().child("tenant", limits).expect("free");
     let query = child(&tenant, "query");
     let mut charge = query.charge(Bytes::mib(2)).expect("there is room");

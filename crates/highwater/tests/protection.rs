@@ -25,7 +25,10 @@ fn pages(count: u64) -> Bytes {
 }
 
 fn with_low(count: u64) -> Limits {
-    Limits::default().with_low(pages(count))
+    Limits {
+        low: pages(count),
+        ..Limits::default()
+    }
 }
 
 /// Maps a separate file for a group.
@@ -70,7 +73,10 @@ fn neighbours_take_nothing_below_min() {
 }
 
 fn beside_streams(hw: &Manager) {
-    let limits = Limits::default().with_min(pages(200));
+    let limits = Limits {
+        min: pages(200),
+        ..Limits::default()
+    };
     let tenant = hw.root().child("tenant", limits).unwrap();
     let map = file_of(hw, &tenant, 200);
     stream(hw, &map);
@@ -183,9 +189,15 @@ fn a_group_is_not_protected_from_itself() {
     // dropping caches ignores protection. Method: a group with min equal to max that reads twice as
     // much, and a child in it with a min of its own.
     let hw = manager(CAPACITY);
-    let limits = Limits::max(pages(200)).with_min(pages(200));
+    let limits = Limits {
+        min: pages(200),
+        ..Limits::max(pages(200))
+    };
     let tenant = hw.root().child("tenant", limits).unwrap();
-    let kept = Limits::default().with_min(pages(50));
+    let kept = Limits {
+        min: pages(50),
+        ..Limits::default()
+    };
     let child = tenant.child("child", kept).unwrap();
     let maps = [file_of(&hw, &child, 50), file_of(&hw, &tenant, 400)];
     maps.iter().for_each(|map| stream(&hw, map));
@@ -287,7 +299,11 @@ fn effective_protection_is_as_specified_in_any_tree() {
             match rng.u8(..8) {
                 0..3 => {
                     let limits = Limits::default();
-                    let limits = limits.with_min(Bytes(drawn[0])).with_low(Bytes(drawn[1]));
+                    let limits = Limits {
+                        min: Bytes(drawn[0]),
+                        low: Bytes(drawn[1]),
+                        ..limits
+                    };
                     let node = member.node.child(&step.to_string(), limits).unwrap();
                     let child = Member {
                         node,

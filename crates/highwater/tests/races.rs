@@ -208,8 +208,8 @@ fn a_handler_is_dropped_without_a_lock() {
         .unwrap()
         .write(1)
         .unwrap()[0] = 1;
-    hw.on_exhausted(move |_| assert!(file.pages() > 0));
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(move |_| assert!(file.pages() > 0));
+    hw.root().on_exhausted(|_| ());
     assert_empty(&hw);
 }
 

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use highwater::lab::recording::{Everything, Moment, Recording, RecordingError};
-use highwater::{BuildError, Bytes, Limits, Manager, RecorderConfig};
+use highwater::{BuildError, Bytes, Limits, Manager};
 use tempfile::TempDir;
 
 #[path = "../src/seed.rs"]
@@ -25,17 +25,11 @@ mod seed;
 /// The smallest ring.
 const RING: Bytes = Bytes::mib(1);
 
-fn config(size: Bytes) -> RecorderConfig {
-    let mut config = RecorderConfig::default();
-    config.size = size;
-    config
-}
-
 fn recorded(dir: &TempDir) -> (Manager, PathBuf) {
     let path = dir.path().join("flight.rec");
     let hw = Manager::builder()
         .capacity(Bytes::mib(16))
-        .recorder(&path, config(RING))
+        .recorder(&path, RING)
         .build()
         .unwrap();
     (hw, path)
@@ -52,13 +46,15 @@ fn a_moment_is_as_the_manager_shows_it() {
     // waiting charge, a file and a victim.
     let dir = tempfile::tempdir().unwrap();
     let (hw, path) = recorded(&dir);
-    let limits = Limits::max(Bytes::mib(4))
-        .with_high(Bytes::mib(3))
-        .with_low(Bytes::mib(1))
-        .with_min(Bytes(4097));
+    let limits = Limits {
+        high: Bytes::mib(3),
+        low: Bytes::mib(1),
+        min: Bytes(4097),
+        ..Limits::max(Bytes::mib(4))
+    };
     let tenant = hw.root().child("tenant-a", limits).unwrap();
     let query = tenant.child("query-42", Limits::default()).unwrap();
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     let charge = query.charge(Bytes::mib(2)).unwrap();
     assert!(query.charge(Bytes::mib(8)).is_err(), "above its maximum");
     assert!(query.charge(Bytes::mib(3)).is_err(), "tells the victim");
@@ -174,7 +170,7 @@ fn child_records_until_it_is_killed() {
         return;
     };
     let builder = Manager::builder().capacity(Bytes::mib(64));
-    let hw = builder.recorder(path, config(RING)).build().unwrap();
+    let hw = builder.recorder(path, RING).build().unwrap();
     let groups: Vec<_> = (0..3000)
         .map(|nr| {
             let name = format!("a-tenant-with-a-long-name-{nr}");
@@ -345,12 +341,12 @@ fn other_files_are_refused_by_name() {
     let version = open("version", &bytes);
     assert!(matches!(version, RecordingError::Version { found: 9, .. }));
     for wrong in [dir.path().join("other"), dir.path().to_path_buf()] {
-        let builder = Manager::builder().recorder(&wrong, config(RING));
+        let builder = Manager::builder().recorder(&wrong, RING);
         let refused = builder.build().unwrap_err();
         assert!(matches!(refused, BuildError::Recorder { .. }), "{refused}");
     }
     assert_eq!(fs::read(dir.path().join("other")).unwrap(), b"a text");
-    let builder = Manager::builder().recorder(&path, config(Bytes(1)));
+    let builder = Manager::builder().recorder(&path, Bytes(1));
     let refused = builder.build().unwrap_err();
     assert!(matches!(refused, BuildError::RecorderSize { .. }));
     // What a process of this number left behind when it was killed.
@@ -358,14 +354,14 @@ fn other_files_are_refused_by_name() {
         .path()
         .join(format!("flight.rec.{}.new", std::process::id()));
     fs::write(left, [0; 100]).unwrap();
-    let builder = Manager::builder().recorder(&path, config(RING));
+    let builder = Manager::builder().recorder(&path, RING);
     drop(builder.build().unwrap());
     let old = Recording::open(dir.path().join("flight.rec.old")).unwrap();
     assert!(old.has_ended() && !old.is_empty());
     // A file of another kind under the name of the older one is not replaced, and the recording
     // stays.
     fs::write(dir.path().join("flight.rec.old"), b"a text").unwrap();
-    let builder = Manager::builder().recorder(&path, config(RING));
+    let builder = Manager::builder().recorder(&path, RING);
     let refused = builder.build().unwrap_err();
     assert!(matches!(refused, BuildError::Recorder { .. }), "{refused}");
     let kept = fs::read(dir.path().join("flight.rec.old")).unwrap();

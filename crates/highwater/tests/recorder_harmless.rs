@@ -17,7 +17,7 @@ use std::task::{Context, Waker};
 
 use highwater::group::{StatItem, Tolerance};
 use highwater::lab::recording::{Everything, Moment, Recording, RecordingError};
-use highwater::{Background, BuildError, Bytes, Group, Limits, Manager, RecorderConfig};
+use highwater::{Background, BuildError, Bytes, Group, Limits, Manager};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -58,12 +58,10 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 /// A manager without background threads, so that nothing else flushes or records.
 fn recorded(path: &Path) -> Result<Manager, BuildError> {
-    let mut config = RecorderConfig::default();
-    config.size = Bytes::mib(1);
     let builder = Manager::builder()
         .capacity(Bytes::mib(64))
         .background(Background::Off);
-    builder.recorder(path, config).build()
+    builder.recorder(path, Bytes::mib(1)).build()
 }
 
 fn in_new_dir() -> (tempfile::TempDir, PathBuf, Manager) {

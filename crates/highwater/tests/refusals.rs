@@ -32,7 +32,8 @@ fn child(of: &Group, name: &str) -> Group {
 fn counted(hw: &Manager) -> Arc<AtomicU32> {
     let told = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&told);
-    hw.on_exhausted(move |_| _ = counts.fetch_add(1, Ordering::Relaxed));
+    hw.root()
+        .on_exhausted(move |_| _ = counts.fetch_add(1, Ordering::Relaxed));
     told
 }
 
@@ -107,7 +108,8 @@ fn a_group_that_was_stopped_leaves_nothing_behind() {
     let held: Arc<Mutex<Option<Charge>>> = Arc::default();
     *held.lock().unwrap() = Some(query.charge(Bytes(900)).unwrap());
     let gives = Arc::clone(&held);
-    hw.on_exhausted(move |_| drop(gives.lock().unwrap().take()));
+    hw.root()
+        .on_exhausted(move |_| drop(gives.lock().unwrap().take()));
     drop(tenant.charge(Bytes(500)).unwrap());
     query.remove().unwrap();
     drop(query);
@@ -135,7 +137,8 @@ fn a_grace_without_an_end_is_long() {
     let (hw, tenant) = managed(Duration::MAX);
     let query = child(&tenant, "q");
     let held = Arc::new(Mutex::new(Some(query.charge(Bytes(900)).unwrap())));
-    hw.on_exhausted(move |_| drop(held.lock().unwrap().take()));
+    hw.root()
+        .on_exhausted(move |_| drop(held.lock().unwrap().take()));
     drop(tenant.charge(Bytes(500)).unwrap());
     let other = child(&tenant, "other");
     let held = Arc::new(Mutex::new(Some(other.charge(Bytes(900)).unwrap())));

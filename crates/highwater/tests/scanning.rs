@@ -136,7 +136,10 @@ fn a_tenant_that_scans_does_not_cost_another_its_hot_set() {
     let mut rng = seed::rng(14);
     for policy in policies() {
         let (hw, hot_file) = beside(Arc::clone(&policy), Background::Off);
-        let low = Limits::default().with_low(Pages(350).bytes());
+        let low = Limits {
+            low: Pages(350).bytes(),
+            ..Limits::default()
+        };
         let (hot, scanner) = (
             hw.root().child("hot", low).unwrap(),
             hw.root().child("scanner", low).unwrap(),

@@ -84,7 +84,7 @@ fn what_groups_can_spill_is_asked_for_before_any_is_stopped() {
     let hw = manager();
     let told = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&told);
-    hw.on_exhausted(move |_| {
+    hw.root().on_exhausted(move |_| {
         counted.fetch_add(1, Ordering::SeqCst);
     });
     let [a, b, c] =
@@ -116,7 +116,7 @@ fn what_groups_can_spill_is_asked_for_before_any_is_stopped() {
         "protected memory stays"
     );
     drop((first, second));
-    hw.on_exhausted(|_| ());
+    hw.root().on_exhausted(|_| ());
     end(&hw, vec![a, b, c]);
 }
 
@@ -142,7 +142,7 @@ fn what_is_promised_is_waited_for_until_the_deadline() {
         });
         request.want
     });
-    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
     drop(hw.root().charge(Bytes::mib(10)).unwrap());
     assert_eq!(hw.snapshot().counter("on_reclaim_late"), 0);
 
@@ -151,7 +151,8 @@ fn what_is_promised_is_waited_for_until_the_deadline() {
         .push(spilling.charge(Bytes::mib(10)).unwrap());
     spilling.on_reclaim(|request| request.want);
     let stopped = Arc::clone(&held);
-    hw.on_exhausted(move |_| stopped.lock().unwrap().clear());
+    hw.root()
+        .on_exhausted(move |_| stopped.lock().unwrap().clear());
     let begun = Instant::now();
     drop(hw.root().charge(Bytes::mib(10)).unwrap());
     assert!(
@@ -245,7 +246,7 @@ fn a_handler_that_replaces_a_running_one_waits_for_its_promise() {
     // a handler that is replaced while it runs; a second request, which neither calls the new
     // handler nor selects a victim until the promise of the former one is kept.
     let hw = manager();
-    hw.on_exhausted(|victim| panic!("{victim:?}"));
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
     let group = hw.root().child("group", Limits::default()).unwrap();
     let held = Arc::new(Mutex::new(vec![group.charge(Bytes::mib(12)).unwrap()]));
     let (inside, is_inside) = mpsc::channel();

@@ -374,7 +374,10 @@ fn data_are_dropped_at_the_end_and_without_a_lock() {
             drop(kept);
             // Zombies are looked at by creations.
             for other in 0..4 {
-                let limits = Limits::default().with_low(Bytes(1));
+                let limits = Limits {
+                    low: Bytes(1),
+                    ..Limits::default()
+                };
                 let other = tenant.child(&format!("other-{other}"), limits).unwrap();
                 tree.remove(&other).unwrap();
             }

@@ -21,7 +21,10 @@ fn pages(count: u64) -> Bytes {
 }
 
 fn tenant(hw: &Manager, limit_high: u64) -> Group {
-    let limits = Limits::default().with_high(pages(limit_high));
+    let limits = Limits {
+        high: pages(limit_high),
+        ..Limits::default()
+    };
     hw.root().child("tenant", limits).unwrap()
 }
 

@@ -168,10 +168,12 @@ fn limits(rng: &mut fastrand::Rng) -> Limits {
         _ => Bytes(rng.u64(..300 * PAGE_BYTES)),
     };
     let max = amount();
-    Limits::max(max)
-        .with_min(amount().min(max))
-        .with_low(amount().min(max))
-        .with_high(amount())
+    Limits {
+        min: amount().min(max),
+        low: amount().min(max),
+        high: amount(),
+        ..Limits::max(max)
+    }
 }
 
 impl Task {

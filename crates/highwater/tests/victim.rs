@@ -107,7 +107,7 @@ impl Population {
     fn ordinary(usages: impl IntoIterator<Item = u64>, below: u64, above: u64) -> Self {
         let members = usages.into_iter().map(|exact| {
             let usage = around(exact, below, above);
-            (Standing::of(usage), exact)
+            (Standing::from(usage), exact)
         });
         Self::new(members.collect(), 0)
     }
@@ -184,9 +184,11 @@ fn random_population(rng: &mut fastrand::Rng) -> Population {
             1 => State::Spared,
             _ => State::Ordinary,
         };
-        let standing = Standing::of(around(exact, below, above))
-            .with_adj(OomScoreAdj::clamped(adj))
-            .with_state(state);
+        let standing = Standing {
+            usage: around(exact, below, above),
+            oom_score_adj: OomScoreAdj::clamped(adj),
+            state,
+        };
         (standing, exact)
     });
     let members = members.collect();
@@ -195,10 +197,12 @@ fn random_population(rng: &mut fastrand::Rng) -> Population {
 
 /// Checks one decision against the sorted truth.
 fn check(population: &Population, policy: Policy, reads_max: usize, floor: u64) -> Option<usize> {
-    let policy = policy
-        .reads_max(reads_max)
-        .floor(Bytes(floor))
-        .total(Bytes(population.total));
+    let policy = Policy {
+        reads_max,
+        floor: Bytes(floor),
+        total: Bytes(population.total),
+        ..policy
+    };
     let truth = population.by_badness(floor);
     population.reads.set(0);
     let decision = Selector::with_capacity(100).select(population, &policy);
@@ -258,10 +262,16 @@ fn no_other_is_worse_by_more_than_the_gap() {
         for reads_max in [0, 1, 2, 16] {
             check(&population, Policy::default(), reads_max, floor);
         }
-        let wide = Policy::default().indifferent_within(Bytes(rng.u64(..) >> rng.u32(0..64)));
+        let wide = Policy {
+            indifferent_within: Bytes(rng.u64(..) >> rng.u32(0..64)),
+            ..Policy::default()
+        };
         check(&population, wide, usize::MAX, floor);
         let worst = population.by_badness(floor).first().copied();
-        let read = Policy::default().reads_victim();
+        let read = Policy {
+            reads_victim: true,
+            ..Policy::default()
+        };
         check(&population, read, rng.usize(..20), floor);
         let proven = check(&population, Policy::default(), usize::MAX, floor);
         assert_eq!(
@@ -283,14 +293,16 @@ fn any_capacity_gives_the_same_choice() {
             _ => random_population(&mut rng),
         };
         for reads_max in [0, 1, 3, 16, usize::MAX] {
-            let mut policy = Policy::default()
-                .reads_max(reads_max)
-                .total(Bytes(population.total));
+            let mut policy = Policy {
+                reads_max,
+                total: Bytes(population.total),
+                ..Policy::default()
+            };
             if rng.bool() {
-                policy = policy.indifferent_within(Bytes(rng.u64(..) >> rng.u32(0..64)));
+                policy.indifferent_within = Bytes(rng.u64(..) >> rng.u32(0..64));
             }
             if rng.bool() {
-                policy = policy.reads_victim();
+                policy.reads_victim = true;
             }
             let with = |capacity| {
                 let decision = Selector::with_capacity(capacity).select(&population, &policy);
@@ -325,7 +337,7 @@ fn the_least_capacity_takes_no_pass_without_a_read() {
     let members = [(0..=10, 3), (6..=8, 7), (0..=5, 1)].map(|(usage, exact)| {
         let (low, high) = (Bytes(*usage.start()), Bytes(*usage.end()));
         let value = Bytes(exact);
-        (Standing::of(Estimate { value, low, high }), exact)
+        (Standing::from(Estimate { value, low, high }), exact)
     });
     let population = Population::new(members.into(), 0);
     for capacity in [0, 1, 2, 17] {
@@ -345,9 +357,11 @@ fn the_order_of_candidates_does_not_matter() {
     for _ in 0..2000 {
         let mut population = random_population(&mut rng);
         for reads_max in [0, 1, 3, 16, usize::MAX] {
-            let policy = Policy::default()
-                .reads_max(reads_max)
-                .total(Bytes(population.total));
+            let policy = Policy {
+                reads_max,
+                total: Bytes(population.total),
+                ..Policy::default()
+            };
             let mut selector = Selector::with_capacity(rng.usize(..20));
             let mut choose = |population: &Population| {
                 let chosen = selector.select(population, &policy).chosen();
@@ -391,7 +405,13 @@ fn a_hog_takes_no_read() {
         let population = Population::ordinary(usages, 2000, 2000);
         for (policy, exact) in [
             (Policy::default(), None),
-            (Policy::default().reads_victim(), Some(Bytes(1_000_000))),
+            (
+                Policy {
+                    reads_victim: true,
+                    ..Policy::default()
+                },
+                Some(Bytes(1_000_000)),
+            ),
         ] {
             let decision = Selector::with_capacity(17).select(&population, &policy);
             let chosen = decision.chosen().unwrap();
@@ -415,11 +435,14 @@ fn the_last_read_goes_to_who_certainly_holds_most() {
             low: Bytes(low),
             high: Bytes(high),
         };
-        (Standing::of(usage), exact)
+        (Standing::from(usage), exact)
     });
     let population = Population::new(members.to_vec(), 0);
     for reads_max in [0, 1, 2] {
-        let policy = Policy::default().reads_max(reads_max);
+        let policy = Policy {
+            reads_max,
+            ..Policy::default()
+        };
         let decision = Selector::with_capacity(3).select(&population, &policy);
         let chosen = decision.chosen().unwrap();
         assert_eq!(chosen.id, 1, "with {reads_max} reads: {chosen}");
@@ -435,11 +458,17 @@ fn those_below_the_floor_use_up_no_reads() {
     usages[99] = 1;
     let population = Population::ordinary(usages, 1, 64);
     for reads_max in [0, 1, 16] {
-        let policy = Policy::default().reads_max(reads_max);
+        let policy = Policy {
+            reads_max,
+            ..Policy::default()
+        };
         let decision = Selector::with_capacity(17).select(&population, &policy);
         assert_eq!(decision.chosen().unwrap().id, 99);
     }
-    let nobody = Policy::default().floor(Bytes(2));
+    let nobody = Policy {
+        floor: Bytes(2),
+        ..Policy::default()
+    };
     let decision = Selector::with_capacity(17).select(&population, &nobody);
     assert!(matches!(decision, Decision::Nobody(census) if census.reads == 100));
 }
@@ -455,7 +484,10 @@ fn a_dying_candidate_means_wait() {
     let decision = selector.select(&population, &Policy::default());
     assert!(matches!(decision, Decision::Wait { dying: 1, census } if census.eligible == 2));
     assert_eq!(population.reads.get(), 0);
-    let large_only = Policy::default().floor(Bytes(100));
+    let large_only = Policy {
+        floor: Bytes(100),
+        ..Policy::default()
+    };
     let chosen = selector.select(&population, &large_only).chosen().unwrap();
     assert_eq!(chosen.id, 2, "its memory would be too little");
 }
@@ -508,7 +540,10 @@ fn choosing_allocates_nothing() {
         let mut selector = Selector::with_capacity(capacity);
         for reads_max in [0, 1, 16, usize::MAX] {
             let population = random_population(&mut rng);
-            let policy = Policy::default().reads_max(reads_max);
+            let policy = Policy {
+                reads_max,
+                ..Policy::default()
+            };
             let (_, allocations) = counting(|| selector.select(&population, &policy));
             assert_eq!(allocations, 0, "capacity {capacity}, {reads_max} reads");
         }
@@ -525,7 +560,10 @@ fn choosing_allocates_nothing() {
     let root = tree.root();
     let mut selector = Selector::with_capacity(17);
     for reads_max in [0, 16, usize::MAX] {
-        let policy = Policy::default().reads_max(reads_max);
+        let policy = Policy {
+            reads_max,
+            ..Policy::default()
+        };
         let mut choose = || select(&tree, &root, |_| false, &policy, &mut selector).chosen();
         // Debug builds keep held locks in a list of the thread, allocated at its first lock.
         drop(choose());

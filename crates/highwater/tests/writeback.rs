@@ -406,8 +406,11 @@ fn what_was_closed_goes_by_the_clock_and_before_a_victim_is_told() {
             .capacity(Pages(200).bytes())
             .build()
             .expect("a small manager");
-        hw.on_exhausted(|victim| panic!("{victim:?}"));
-        let limits = Limits::default().with_min(Pages(100).bytes());
+        hw.root().on_exhausted(|victim| panic!("{victim:?}"));
+        let limits = Limits {
+            min: Pages(100).bytes(),
+            ..Limits::default()
+        };
         let group = hw.root().child("kept", limits).expect("a new name");
         let storage = TestFile::new(90);
         let file = hw.open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);

@@ -169,14 +169,13 @@ impl HighwaterPool {
 
     /// Stops the query that is a victim, unless it is the one that asks for memory, which is
     /// refused instead; returns whether the victim is a query of this crate: for a handler of
-    /// [`Manager::on_exhausted`] or [`Group::on_exhausted`]. The groups of tenants with
-    /// [`OnFull::Victim`] have one.
+    /// [`Group::on_exhausted`]. The groups of tenants with [`OnFull::Victim`] have one.
     ///
     /// # Examples
     ///
     /// ```
     /// # let hw = highwater::Manager::builder().build()?;
-    /// hw.on_exhausted(|victim| {
+    /// hw.root().on_exhausted(|victim| {
     ///     if !highwater_datafusion::HighwaterPool::stop_victim(victim) {
     ///         // a group of another part of the program
     ///     }

@@ -91,7 +91,7 @@ fn of_group(group: &Group, rate: &Rate) -> Value {
 
 fn of_stall(stall: &Stall) -> Value {
     // Two decimal places, as in the kernel's files.
-    let [avg10, avg60, avg300] = stall.averages.map(|it| f64::from(it) / 100.0);
+    let [avg10, avg60, avg300] = stall.averages;
     json!({
         "avg10_percent": avg10,
         "avg60_percent": avg60,

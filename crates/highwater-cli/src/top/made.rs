@@ -209,7 +209,7 @@ fn group(
 ) -> Group {
     let share = usage.value.0 >> 20;
     let stall = |by: u32| Stall {
-        averages: [by * 12, by * 6, by * 2],
+        averages: [12, 6, 2].map(|part| f64::from(by * part) / 100.0),
         total: Duration::from_millis(tick * u64::from(by)),
     };
     let pressed = u32::try_from(share).unwrap();

@@ -131,8 +131,8 @@ pub(crate) struct Limits {
 /// A line of `memory.pressure`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stall {
-    /// Shares of the last 10, 60 and 300 seconds, in hundredths of a percent.
-    pub(crate) averages: [u32; 3],
+    /// Shares of the last 10, 60 and 300 seconds, in percent.
+    pub(crate) averages: [f64; 3],
     pub(crate) total: Duration,
 }
 

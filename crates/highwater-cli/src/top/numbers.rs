@@ -78,9 +78,9 @@ pub(crate) fn moment(time: Duration) -> String {
     format!("{}.{}s", time.as_secs(), time.subsec_millis() / 100)
 }
 
-/// Formats hundredths of a percent: `1.20`.
-pub(crate) fn percent(hundredths: u32) -> String {
-    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+/// Formats a percentage: `1.20`.
+pub(crate) fn percent(percent: f64) -> String {
+    format!("{percent:.2}")
 }
 
 /// Formats a wall clock time since 1970 as date and time of UTC.
@@ -172,7 +172,7 @@ mod tests {
         let micros = [0, 340, 12_000, 1_250_000, 245_000_000, 10_920_000_000];
         let durations = micros.map(|micros| duration(Duration::from_micros(micros)));
         assert_eq!(durations, ["0s", "340us", "12ms", "1.2s", "4m05s", "3h02m"]);
-        assert_eq!(percent(120), "1.20");
+        assert_eq!(percent(1.2), "1.20");
     }
 
     #[test]

@@ -205,9 +205,8 @@ fn limits(limits: &highwater::Limits) -> Limits {
 }
 
 fn stall(stall: &StallTime) -> Stall {
-    let averages = [stall.avg10, stall.avg60, stall.avg300];
     Stall {
-        averages: averages.map(|average| average.hundredths()),
+        averages: [stall.avg10, stall.avg60, stall.avg300],
         total: Duration::from_micros(stall.total_us),
     }
 }

@@ -54,7 +54,8 @@ impl Sort {
             Self::Name => 0,
             Self::Usage => u128::from(group.usage.high.0),
             Self::Refaults => u128::from(rate.refaults),
-            Self::Pressure => u128::from(group.some.averages[0]),
+            // Shares, which are not negative, order as their bits.
+            Self::Pressure => u128::from(group.some.averages[0].to_bits()),
             Self::Waiting => group.waiting.longest.as_nanos() << 1 | waits(group),
         }
     }

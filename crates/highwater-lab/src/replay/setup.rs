@@ -14,7 +14,7 @@ use std::sync::Arc;
 use highwater::group::Limits;
 use highwater::topology::Topology;
 use highwater::units::{Bytes, PAGE_BYTES};
-use highwater::{Access, Background, Backing, File, Group, Manager, Mapping, RecorderConfig};
+use highwater::{Access, Background, Backing, File, Group, Manager, Mapping};
 
 use super::backing::TenantFile;
 use super::error::{ManagerError, ReplayError};
@@ -276,7 +276,7 @@ fn build_manager(config: &ReplayConfig, record: Option<&Path>) -> Result<Manager
         _ => builder.background(Background::Thread),
     };
     let builder = match record {
-        Some(path) => builder.recorder(path, RecorderConfig::default()),
+        Some(path) => builder.recorder(path, Bytes::mib(32)),
         None => builder,
     };
     builder.build().map_err(|e| ReplayError::Build(boxed(e)))

@@ -52,7 +52,7 @@ impl Victims {
     pub(super) fn watch(manager: &Manager) -> Self {
         let this = Self::default();
         let shared = Arc::clone(&this.0);
-        manager.on_exhausted(move |victim| {
+        manager.root().on_exhausted(move |victim| {
             let counts = shared.counts.get();
             if let Some(count) = counts.and_then(|all| all.get(&victim.group().id())) {
                 count.add(1);

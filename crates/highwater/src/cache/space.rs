@@ -168,7 +168,7 @@ impl SpaceEntry {
     /// [`CounterSet::approximate_sum`].
     #[must_use]
     pub fn approximate(&self, member: RssMember) -> Estimate<Pages> {
-        pages(self.counters.approximate_sum_of(&[member.index()]))
+        Estimate::from(self.counters.approximate_sum_of(&[member.index()]))
     }
 
     /// Returns the pages of a member, by visiting every CPU that counted; exact when quiescent.
@@ -180,7 +180,7 @@ impl SpaceEntry {
     /// Returns the resident set as an interval, in O(1).
     #[must_use]
     pub fn approximate_rss(&self) -> Estimate<Pages> {
-        pages(self.resident())
+        Estimate::from(self.resident())
     }
 
     /// Returns the resident set, by visiting every CPU that counted; exact when quiescent.
@@ -192,7 +192,7 @@ impl SpaceEntry {
     /// Returns the peak of the resident set, as an interval neither end of which ever falls.
     #[must_use]
     pub fn peak_rss(&self) -> Estimate<Pages> {
-        pages(self.peak.get())
+        Estimate::from(self.peak.get())
     }
 
     fn resident(&self) -> Estimate<i64> {
@@ -218,16 +218,7 @@ const RESIDENT: [usize; 3] = [
 
 /// A sum that others' counting may make negative for a moment.
 fn positive(sum: i64) -> Pages {
-    pages(Estimate::exact(sum)).value
-}
-
-fn pages(estimate: Estimate<i64>) -> Estimate<Pages> {
-    let Estimate { value, low, high } = estimate.positive();
-    Estimate {
-        value: Pages(value),
-        low: Pages(low),
-        high: Pages(high),
-    }
+    Estimate::from(Estimate::exact(sum)).value
 }
 
 /// A space was closed with pages still counted.

@@ -129,7 +129,7 @@ use self::trees::CounterTrees;
 use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::topology::Topology;
-use crate::units::{Comparison, Estimate};
+use crate::units::Estimate;
 
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use accuracy::{Accuracy, BatchError};
@@ -389,29 +389,6 @@ impl CounterTree {
         at_rest.widened(one.saturating_mul(updates))
     }
 
-    /// Compares the sum with `value`, as far as the approximate sum can tell.
-    ///
-    /// # Cost
-    ///
-    /// One load. O(1).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::{Topology, counter::CounterTree};
-    ///
-    /// use highwater::units::Comparison;
-    ///
-    /// let pages = CounterTree::new(&Topology::detect());
-    /// pages.add(1 << 20);
-    /// assert_eq!(pages.approximate_cmp_value(10), Comparison::Greater);
-    /// assert_ne!(pages.approximate_cmp_value(1 << 20), Comparison::Less);
-    /// ```
-    #[must_use]
-    pub fn approximate_cmp_value(&self, value: i64) -> Comparison {
-        self.approximate_sum().compare_value(value)
-    }
-
     /// Compares the sum with `value`; walks the CPUs only if the approximate sum cannot tell.
     ///
     /// # Accuracy
@@ -435,10 +412,13 @@ impl CounterTree {
     /// ```
     #[must_use]
     pub fn precise_cmp_value(&self, value: i64) -> cmp::Ordering {
-        match self.approximate_cmp_value(value) {
-            Comparison::Less => cmp::Ordering::Less,
-            Comparison::Greater => cmp::Ordering::Greater,
-            Comparison::WithinAccuracy => self.precise_sum().cmp(&value),
+        let about = self.approximate_sum();
+        if about.high < value {
+            cmp::Ordering::Less
+        } else if about.low > value {
+            cmp::Ordering::Greater
+        } else {
+            self.precise_sum().cmp(&value)
         }
     }
 

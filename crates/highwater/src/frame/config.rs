@@ -30,6 +30,13 @@ pub struct PoolConfig {
 
 /// When frames are zeroed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    not(feature = "lab"),
+    expect(
+        clippy::enum_variant_names,
+        reason = "the kernel's: init_on_alloc, init_on_free"
+    )
+)]
 pub enum Zeroing {
     /// When a request asks for it. Otherwise the last owner's data may be read.
     #[default]

@@ -4,15 +4,6 @@ use super::backend::Wait;
 
 /// Allocation flags. By default a request may wait for locks, leaves the reserve alone, and takes
 /// frames without zeroing.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::frame::AllocFlags;
-///
-/// let flags = AllocFlags::default();
-/// assert_ne!(flags.zero(), flags);
-/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocFlags(u8);
 
@@ -48,7 +39,8 @@ impl AllocFlags {
 
     /// Zeroes the frame, whatever the pool's policy.
     #[must_use]
-    pub const fn zero(self) -> Self {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) const fn zero(self) -> Self {
         Self(self.0 | Self::ZEROED)
     }
 

@@ -22,7 +22,7 @@ fn pool(frames: u64, nr_cpus: usize) -> Arc<FramePool> {
 }
 
 fn try_alloc(pool: &FramePool, cpu: CpuId) -> Result<Frame, AllocError> {
-    pool.at(cpu).alloc(AllocFlags::new().use_reserve())
+    pool.at(cpu).alloc_with(AllocFlags::new().use_reserve())
 }
 
 /// Allocates a frame, if there is one, writes it as an owner may, and frees it.

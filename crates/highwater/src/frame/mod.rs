@@ -63,13 +63,13 @@ pub(crate) use backend::MakeBackend;
 pub use backend::{Backend, FreeCount, Wait};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use balloon::Leaving;
-pub use config::Zeroing;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use config::{PoolConfig, PoolError};
+pub(crate) use config::{PoolConfig, PoolError, Zeroing};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use counters::PcpCounters;
 pub use error::AllocError;
-pub use flags::AllocFlags;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use flags::AllocFlags;
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use pcp::{AutoTuned, PcpPolicy, PcpSizes, Rules};
 #[cfg(feature = "lab")]
@@ -205,12 +205,11 @@ impl FramePool {
     /// # Examples
     ///
     /// ```
-    /// use highwater::frame::{AllocFlags, FramePool};
-    /// use highwater::topology::Topology;
-    /// use highwater::units::Bytes;
+    /// use highwater::frame::FramePool;
+    /// use highwater::{Bytes, Topology};
     ///
     /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
-    /// let frame = pool.alloc(AllocFlags::default().zero())?;
+    /// let frame = pool.alloc_zeroed()?;
     /// assert_eq!(pool.bytes(&frame), &[0; 4096]);
     /// pool.free(frame);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -231,12 +230,11 @@ impl FramePool {
     /// # Examples
     ///
     /// ```
-    /// use highwater::frame::{AllocFlags, FramePool};
-    /// use highwater::topology::Topology;
-    /// use highwater::units::Bytes;
+    /// use highwater::frame::FramePool;
+    /// use highwater::{Bytes, Topology};
     ///
     /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
-    /// let mut frame = pool.alloc(AllocFlags::default())?;
+    /// let mut frame = pool.alloc()?;
     /// pool.bytes_mut(&mut frame).fill(7);
     /// assert_eq!(pool.bytes(&frame)[4095], 7);
     /// pool.free(frame);

@@ -21,13 +21,12 @@ impl FramePool {
     /// # Examples
     ///
     /// ```
-    /// use highwater::frame::{AllocFlags, FramePool};
-    /// use highwater::topology::Topology;
-    /// use highwater::units::Bytes;
+    /// use highwater::frame::FramePool;
+    /// use highwater::{Bytes, Topology};
     ///
     /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
     /// let mut frames = Vec::new();
-    /// while let Ok(frame) = pool.alloc(AllocFlags::default()) {
+    /// while let Ok(frame) = pool.alloc() {
     ///     frames.push(frame);
     /// }
     /// assert!(frames.len() > 900); // of 1,024; a small reserve stays
@@ -35,7 +34,41 @@ impl FramePool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn alloc(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
+    pub fn alloc(&self) -> Result<Frame, AllocError> {
+        self.alloc_with(AllocFlags::new())
+    }
+
+    /// Allocates a frame of zeros, as [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::frame::FramePool;
+    /// use highwater::{Bytes, Topology};
+    ///
+    /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
+    /// let frame = pool.alloc_zeroed()?;
+    /// assert_eq!(pool.bytes(&frame), &[0; 4096]);
+    /// pool.free(frame);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn alloc_zeroed(&self) -> Result<Frame, AllocError> {
+        self.alloc_with(AllocFlags::new().zero())
+    }
+
+    /// Allocates a frame as the flags say.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc).
+    #[inline]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn alloc_with(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
         // One call out of line, so that the rest needs no stack frame.
         if !self.zeroes(flags)
             && let Some(frame) = self.lists.try_pop()
@@ -227,14 +260,13 @@ impl FramePool {
     /// # Examples
     ///
     /// ```
-    /// use highwater::frame::{AllocFlags, FramePool};
-    /// use highwater::topology::Topology;
-    /// use highwater::units::Bytes;
+    /// use highwater::frame::FramePool;
+    /// use highwater::{Bytes, Topology};
     ///
     /// let pool = FramePool::reserve(Bytes::mib(4), &Topology::detect())?;
-    /// let frame = pool.alloc(AllocFlags::default())?;
+    /// let frame = pool.alloc()?;
     /// pool.free(frame); // to this CPU's list, from which the next allocation takes it
-    /// let again = pool.alloc(AllocFlags::default())?;
+    /// let again = pool.alloc()?;
     /// pool.free(again);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -333,12 +365,12 @@ impl OnCpu<&FramePool> {
         self.of.list_of(self.cpu)
     }
 
-    /// As [`FramePool::alloc`].
+    /// As [`FramePool::alloc_with`].
     ///
     /// # Errors
     ///
     /// As [`FramePool::alloc`].
-    pub fn alloc(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
+    pub fn alloc_with(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
         let (pool, cpu) = (self.of, self.list());
         match pool.lists.pop_on(cpu) {
             Some(frame) => Ok(pool.handed_out(frame, flags)),

@@ -22,7 +22,7 @@ fn a_pool_takes_whole_memory_only() {
     );
     memory.surrender(frame);
     let pool = FramePool::new(Arc::clone(&memory), 1).expect("all are free");
-    let frame = pool.alloc(ORDINARY).expect("one is free");
+    let frame = pool.alloc().expect("one is free");
     assert!(FramePool::new(Arc::clone(&memory), 1).is_err(), "{frame:?}");
     pool.free(frame);
 }

@@ -88,7 +88,7 @@ pub(crate) use charge::{Held, Keeper, SlotRef};
 pub use error::{ChargeError, ChildError, MaxError, RemoveError};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use policy::pressure::{Change, StallMeter};
-pub use policy::pressure::{Percent, StallTime, Stalls};
+pub use policy::pressure::{StallTime, Stalls};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use policy::protection::{Depth, Exposure, Protection};
 #[cfg_attr(feature = "lab", visibility::make(pub))]

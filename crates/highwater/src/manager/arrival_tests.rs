@@ -5,7 +5,6 @@ use std::task::{Context, Wake, Waker};
 use super::zeros::Zeros;
 use super::*;
 use crate::cache::Access;
-use crate::frame::AllocFlags;
 use crate::group::Limits;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread;
@@ -53,7 +52,7 @@ fn a_fault_waits_for_a_frame_that_is_on_its_way() {
     let core = hw.core();
     let way = core.reclaim.page_on_its_way(group.node());
     way.note_paid();
-    let frames = std::iter::from_fn(|| core.pool.alloc(AllocFlags::new()).ok());
+    let frames = std::iter::from_fn(|| core.pool.alloc().ok());
     let mut frames: Vec<_> = frames.collect();
     assert_eq!(frames.len(), 64);
     thread::scope(|scope| {
@@ -74,7 +73,7 @@ fn faults_without_frames_do_not_wait_for_each_other() {
     // Method: no frame is free, and threads that have charged their pages try to allocate one.
     let (hw, _group, map) = scene(Pages(64));
     let pool = &hw.core().pool;
-    let frames = std::iter::from_fn(|| pool.alloc(AllocFlags::new()).ok());
+    let frames = std::iter::from_fn(|| pool.alloc().ok());
     let mut frames: Vec<_> = frames.collect();
     thread::scope(|scope| {
         let read = |page| map.read(&hw.enter(), page).map(drop);

@@ -105,7 +105,7 @@ impl Group {
     /// # use highwater::{Bytes, Limits, Manager};
     /// # let hw = Manager::builder().build()?;
     /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes(1000)))?;
-    /// hw.on_exhausted(|victim| unreachable!("{victim:?} may stay"));
+    /// hw.root().on_exhausted(|victim| unreachable!("{victim:?} may stay"));
     /// let sort = tenant.try_charge(Bytes(600))?;
     /// assert!(tenant.try_charge(Bytes(600)).is_err()); // spill
     /// # drop(sort);
@@ -258,7 +258,7 @@ impl Charge {
     /// # use highwater::{Bytes, Limits, Manager};
     /// # let hw = Manager::builder().build()?;
     /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_limits(Limits::default().with_high(Bytes::mib(1)))?;
+    /// tenant.set_limits(Limits { high: Bytes::mib(1), ..Limits::default() })?;
     /// let work = tenant.charge(Bytes::mib(2))?;
     /// std::thread::sleep(work.throttle_delay() / 100); // or yield, or shed load
     /// # Ok::<(), Box<dyn std::error::Error>>(())

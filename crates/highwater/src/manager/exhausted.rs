@@ -141,12 +141,18 @@ impl Core {
 }
 
 impl Group {
-    /// Sets the handler that is called with a victim in this group or below it: as
-    /// [`Manager::on_exhausted`](super::Manager::on_exhausted), which sets the root's. A victim is
-    /// told to one handler, that of its nearest ancestor that has one; groups that have none are
-    /// never selected. So two parts of a program, such as adapters for two engines, do not replace
-    /// each other's handlers. A group has one handler, which is dropped by
-    /// [`remove`](Self::remove).
+    /// Sets the handler that is called with a victim in this group or below it when memory is
+    /// exhausted (the OOM handler). It runs on the thread that needs memory or polls the charge
+    /// that does, with no lock held, and should make the victim give memory back, now or soon.
+    /// Until the victim has given back nothing for a [grace period](super::Builder::grace), no
+    /// waiting charge selects another victim below the full group. The handler may call any method;
+    /// a request that it makes selects no further victim and fails if reclaim does not help. A
+    /// handler that holds a [`Group`] keeps the manager alive.
+    ///
+    /// A victim is told to one handler, that of its nearest ancestor that has one; groups that have
+    /// none are never selected. A handler of the root is told of every victim but those of subtrees
+    /// with handlers of their own: two parts of a program, such as adapters for two engines, do not
+    /// replace each other's. A group has one handler, which is dropped by [`remove`](Self::remove).
     ///
     /// # Examples
     ///
@@ -157,7 +163,7 @@ impl Group {
     /// let engine = hw.root().child("engine", Default::default())?;
     /// let query = engine.child("query-42", Default::default())?;
     /// let running = Mutex::new(Some(query.charge(Bytes::mib(6))?));
-    /// hw.on_exhausted(|victim| unreachable!("{victim:?} belongs to the engine"));
+    /// hw.root().on_exhausted(|victim| unreachable!("{victim:?} belongs to the engine"));
     /// engine.on_exhausted(move |victim| {
     ///     assert_eq!(victim.group().path(), "/engine/query-42");
     ///     drop(running.lock().unwrap().take()); // cancels the query

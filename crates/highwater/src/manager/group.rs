@@ -222,7 +222,7 @@ impl Group {
     /// let hw = highwater::Manager::builder().build()?;
     /// let query = hw.root().child("query-42", Default::default())?;
     /// assert!(query.set_data(Query("select 1")).is_ok());
-    /// hw.on_exhausted(|victim| {
+    /// hw.root().on_exhausted(|victim| {
     ///     let query = victim.group().data::<Query>().expect("each query has one");
     ///     println!("stop {}: {}", victim.group().path(), query.0);
     /// });

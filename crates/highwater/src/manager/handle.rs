@@ -5,7 +5,6 @@ use super::builder::Builder;
 use super::group::Group;
 use super::guard::Guard;
 use super::snapshot::Snapshot;
-use super::victim::Victim;
 use crate::frame::{Tunables, Zoneinfo};
 use crate::percpu::ChosenRegime;
 use crate::sync::LockTimes;
@@ -96,33 +95,6 @@ impl Manager {
         Guard::new(&self.memory)
     }
 
-    /// Sets the handler that is called with a victim when memory is exhausted (the OOM handler). It
-    /// runs on the thread that needs memory or polls the charge that does, with no lock held, and
-    /// should make the victim give memory back, now or soon. Until the victim has given back
-    /// nothing for a [grace period](Builder::grace), no waiting charge selects another victim below
-    /// the full group. The handler may call any method; a request that it makes selects no further
-    /// victim and fails if reclaim does not help. A handler that holds a [`Group`] keeps the
-    /// manager alive. A subtree can have a handler of its own ([`Group::on_exhausted`]).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::sync::Mutex;
-    /// # use highwater::{Bytes, Manager};
-    /// let hw = Manager::builder().capacity(Bytes::mib(8)).build()?;
-    /// let query = hw.root().child("query", Default::default())?;
-    /// let running = Mutex::new(Some(query.charge(Bytes::mib(6))?));
-    /// hw.on_exhausted(move |victim| {
-    ///     println!("{}", victim.record());
-    ///     drop(running.lock().unwrap().take()); // cancels the query
-    /// });
-    /// assert!(hw.root().charge(Bytes::mib(4)).is_ok());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
-        self.root().on_exhausted(handler);
-    }
-
     /// Sets the victim selection policy. An [`OomScoreAdj`](crate::units::OomScoreAdj) is always
     /// relative to the maximum of the full group, or to the capacity if that is smaller.
     ///
@@ -134,7 +106,7 @@ impl Manager {
     /// # use highwater::victim::Policy;
     /// # use highwater::{Bytes, Manager};
     /// # let hw = Manager::builder().build()?;
-    /// hw.set_victim_policy(Policy::default().floor(Bytes::mib(1))); // spares smaller groups
+    /// hw.set_victim_policy(Policy { floor: Bytes::mib(1), ..Policy::default() }); // spares smaller groups
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_victim_policy(&self, policy: Policy) {

@@ -16,7 +16,7 @@ impl Group {
     /// ```
     /// # use highwater::{Bytes, Limits, Manager};
     /// # let hw = Manager::builder().build()?;
-    /// let limits = Limits::max(Bytes::mib(8)).with_low(Bytes::mib(2));
+    /// let limits = Limits { low: Bytes::mib(2), ..Limits::max(Bytes::mib(8)) };
     /// let tenant = hw.root().child("tenant-a", limits)?;
     /// assert_eq!(tenant.limits().low, Bytes::mib(2));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -87,7 +87,7 @@ impl Group {
     /// # use highwater::{Bytes, Limits, Manager};
     /// # let hw = Manager::builder().build()?;
     /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_limits(Limits::max(Bytes::mib(8)).with_high(Bytes::mib(6)))?;
+    /// tenant.set_limits(Limits { high: Bytes::mib(6), ..Limits::max(Bytes::mib(8)) })?;
     /// assert_eq!(tenant.limits().high, Bytes::mib(6));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -132,7 +132,7 @@ impl Group {
     /// # use highwater::{Bytes, Limits, Manager};
     /// # let hw = Manager::builder().build()?;
     /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
-    /// tenant.set_limits(Limits::default().with_high(Bytes::mib(1)))?;
+    /// tenant.set_limits(Limits { high: Bytes::mib(1), ..Limits::default() })?;
     /// let work = tenant.charge(Bytes::mib(2))?;
     /// assert!(!tenant.throttle().is_zero()); // sleep that long before the next piece of work
     /// # drop(work);

@@ -236,24 +236,8 @@ impl Mapping {
     /// # Errors
     ///
     /// When the range is not within the mapping.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::Manager;
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// map.will_need(0..3)?;
-    /// map.dont_need(0..3)?;
-    /// let guard = hw.enter();
-    /// assert_eq!(map.read(&guard, 0)?[0], 7); // still cached: looked up again
-    /// assert!(map.dont_need(0..4).is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn dont_need(&self, pages: Range<impl Into<MapPage>>) -> Result<(), RangeError> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn dont_need(&self, pages: Range<impl Into<MapPage>>) -> Result<(), RangeError> {
         let pages = self.check_range(pages)?;
         let area = &*self.area;
         self.core()
@@ -270,24 +254,8 @@ impl Mapping {
 
     /// Locks mapped pages (`mlock`): reclaim moves them to the unevictable pages when it finds
     /// them, until they are unlocked or unmapped. Reads no pages in. Locks do not nest.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Manager};
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// map.lock();
-    /// assert_eq!(map.read(&hw.enter(), 0)?[0], 7);
-    /// hw.drop_caches();
-    /// assert_eq!(hw.root().usage_precise(), Bytes(4096)); // page 0 stays
-    /// map.unlock();
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn lock(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn lock(&self) {
         self.area.set(AreaFlag::Locked);
     }
 
@@ -296,24 +264,8 @@ impl Mapping {
     /// # Cost
     ///
     /// A visit to each entry of the mapping.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use highwater::{Bytes, Manager};
-    /// # let source = tempfile::NamedTempFile::new()?;
-    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
-    /// # let hw = Manager::builder().build()?;
-    /// # let file = hw.open(source.path())?;
-    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
-    /// map.lock();
-    /// assert_eq!(map.read(&hw.enter(), 0)?[0], 7);
-    /// map.unlock();
-    /// hw.drop_caches();
-    /// assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn unlock(&self) {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn unlock(&self) {
         let (core, area) = (self.core(), &*self.area);
         area.clear(AreaFlag::Locked);
         core.cache

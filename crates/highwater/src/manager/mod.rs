@@ -111,7 +111,6 @@ pub use latched::{OptimisticRead, Owned, PageRead, PageWrite};
 pub use mapping::Mapping;
 pub use pressure::Working;
 pub use read_async::ReadWait;
-pub use recorder::RecorderConfig;
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use spill::ReclaimRequest;

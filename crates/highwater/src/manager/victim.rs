@@ -30,7 +30,8 @@ impl Victim {
 
     /// Returns the group's usage at selection: exact, unless the policy allows no exact read.
     #[must_use]
-    pub fn usage(&self) -> Bytes {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn usage(&self) -> Bytes {
         self.record.usage()
     }
 

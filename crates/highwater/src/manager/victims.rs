@@ -129,7 +129,10 @@ impl Victims {
         if told.is_full() {
             return Next::Nothing;
         }
-        let policy = self.policy.total(total);
+        let policy = Policy {
+            total,
+            ..self.policy
+        };
         let is_spared = |key| told.contains(key) || !reach.includes(key);
         match victim::select(groups, target, is_spared, &policy, &mut self.selector) {
             Decision::Chosen(victim) => {

@@ -67,9 +67,9 @@ impl Group {
     ///
     /// Without room it joins the wait queue. The head of the queue reclaims, then asks groups to
     /// [give memory back](Self::on_reclaim), then selects one victim at a time
-    /// ([`Manager::on_exhausted`](super::Manager::on_exhausted)): the next one only when the last
-    /// has given back all its memory, or nothing for a [grace period](super::Builder::grace). It
-    /// selects at most four, and then keeps waiting.
+    /// ([`on_exhausted`](Self::on_exhausted)): the next one only when the last has given back all
+    /// its memory, or nothing for a [grace period](super::Builder::grace). It selects at most four,
+    /// and then keeps waiting.
     ///
     /// # Examples
     ///
@@ -111,9 +111,8 @@ impl ChargeWait {
 /// [`wait`](Self::wait). Dropping it leaves the wait queue without further effect.
 ///
 /// Once it is woken it must be polled or dropped: it blocks the charges behind it. The program's
-/// handlers ([`Group::on_reclaim`], [`Manager::on_exhausted`](super::Manager::on_exhausted)) run on
-/// the thread that polls it. See [`Builder::timer`](super::Builder::timer) for wake-ups when no
-/// memory is given back.
+/// handlers ([`Group::on_reclaim`], [`Group::on_exhausted`]) run on the thread that polls it. See
+/// [`Builder::timer`](super::Builder::timer) for wake-ups when no memory is given back.
 ///
 /// # Cost
 ///

@@ -89,7 +89,7 @@ impl Scene {
         let key = PageKey::new(self.file, page);
         let frame = self
             .pool
-            .alloc(crate::frame::AllocFlags::new().use_reserve())
+            .alloc_with(crate::frame::AllocFlags::new().use_reserve())
             .expect("a frame");
         let _paid_by_the_page = group
             .try_charge(Pages(1).bytes())

@@ -453,9 +453,6 @@ impl fmt::Display for OomScoreAdj {
 
 /// Result of reading a distributed value: the value, and the closed interval `low ..= high` that
 /// contains the exact one.
-///
-/// A comparison of estimates can be inconclusive ([`Comparison::WithinAccuracy`]); an exact read
-/// then decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Estimate<T> {
@@ -465,17 +462,6 @@ pub struct Estimate<T> {
     pub low: T,
     /// The exact value is not above this.
     pub high: T,
-}
-
-/// Result of comparing values that are known as intervals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
-    /// The left value is certainly below the right one.
-    Less,
-    /// The left value is certainly above the right one.
-    Greater,
-    /// The intervals overlap or touch: only an exact read can decide.
-    WithinAccuracy,
 }
 
 impl<T: Ord + Copy> Estimate<T> {
@@ -498,26 +484,6 @@ impl<T: Ord + Copy> Estimate<T> {
         }
     }
 
-    /// Compares the exact value with a known value.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn compare_value(&self, other: T) -> Comparison {
-        self.compare(&Self::exact(other))
-    }
-
-    /// Compares two exact values by their intervals.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn compare(&self, other: &Self) -> Comparison {
-        if self.high < other.low {
-            Comparison::Less
-        } else if self.low > other.high {
-            Comparison::Greater
-        } else {
-            Comparison::WithinAccuracy
-        }
-    }
-
     /// Returns whether `exact` lies inside the interval.
     ///
     /// # Examples
@@ -534,16 +500,14 @@ impl<T: Ord + Copy> Estimate<T> {
     }
 }
 
-impl Estimate<i64> {
-    /// Converts the estimate of a count that cannot be negative: bounds below zero become zero.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn positive(self) -> Estimate<u64> {
-        let positive = |value| u64::try_from(value).unwrap_or(0);
-        Estimate {
-            value: positive(self.value),
-            low: positive(self.low),
-            high: positive(self.high),
+impl From<Estimate<i64>> for Estimate<Pages> {
+    /// The estimate of a count of pages, which cannot be negative: bounds below zero become zero.
+    fn from(Estimate { value, low, high }: Estimate<i64>) -> Self {
+        let positive = |value| Pages(u64::try_from(value).unwrap_or(0));
+        Self {
+            value: positive(value),
+            low: positive(low),
+            high: positive(high),
         }
     }
 }

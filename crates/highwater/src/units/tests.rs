@@ -57,14 +57,16 @@ fn bytes_refuse_what_is_not_an_amount() {
 }
 
 #[test]
-fn estimates_compare_only_what_is_certain() {
-    let estimate = Estimate {
-        value: 10,
-        low: 8,
+fn a_count_of_pages_is_not_negative() {
+    let count = Estimate {
+        value: -1,
+        low: -5,
         high: 13,
     };
-    assert_eq!(estimate.compare_value(14), Comparison::Less);
-    assert_eq!(estimate.compare_value(13), Comparison::WithinAccuracy);
-    assert_eq!(estimate.compare_value(8), Comparison::WithinAccuracy);
-    assert_eq!(estimate.compare_value(7), Comparison::Greater);
+    let pages = Estimate {
+        value: Pages(0),
+        low: Pages(0),
+        high: Pages(13),
+    };
+    assert_eq!(Estimate::<Pages>::from(count), pages);
 }

@@ -40,9 +40,11 @@ impl<F: Fn(GroupKey) -> bool> Candidates for LeafCandidates<'_, F> {
                 } else {
                     State::Ordinary
                 };
-                let standing = Standing::of(leaf.usage)
-                    .with_adj(leaf.oom_score_adj)
-                    .with_state(state);
+                let standing = Standing {
+                    usage: leaf.usage,
+                    oom_score_adj: leaf.oom_score_adj,
+                    state,
+                };
                 visit(leaf.key, &standing);
             });
     }
@@ -72,6 +74,10 @@ pub fn select(
     policy: &Policy,
     selector: &mut Selector<GroupKey>,
 ) -> Decision<ChosenGroup, GroupNode> {
+    let policy = Policy {
+        reads_victim: true,
+        ..*policy
+    };
     let leaves = LeafCandidates {
         groups,
         target,
@@ -79,7 +85,7 @@ pub fn select(
     };
     let mut census = Census::default();
     for _ in 0..VANISHED_MAX {
-        match selector.select(&leaves, &policy.reads_victim()) {
+        match selector.select(&leaves, &policy) {
             Decision::Chosen(choice) => {
                 if let Some(group) = groups.find(choice.id) {
                     let record = choice.with_ids(|key| groups.path_of(key));

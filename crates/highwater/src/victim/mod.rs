@@ -101,46 +101,29 @@ pub enum State {
     Spared,
 }
 
-impl Standing {
-    /// Returns the state of an ordinary candidate with this usage.
-    #[must_use]
-    pub const fn of(usage: Estimate<Bytes>) -> Self {
+impl From<Estimate<Bytes>> for Standing {
+    /// An ordinary candidate with this usage.
+    fn from(usage: Estimate<Bytes>) -> Self {
         Self {
             usage,
             oom_score_adj: OomScoreAdj::ZERO,
             state: State::Ordinary,
         }
     }
+}
 
-    /// Returns the state of an ordinary candidate with a usage counted in pages; negative readings
-    /// count as zero.
-    #[must_use]
-    pub fn of_counted(count: Estimate<i64>) -> Self {
-        let Estimate { value, low, high } = count.positive();
-        Self::of(Estimate {
-            value: Pages(value).bytes(),
-            low: Pages(low).bytes(),
-            high: Pages(high).bytes(),
+impl From<Estimate<Pages>> for Standing {
+    /// An ordinary candidate with this usage.
+    fn from(Estimate { value, low, high }: Estimate<Pages>) -> Self {
+        Self::from(Estimate {
+            value: value.bytes(),
+            low: low.bytes(),
+            high: high.bytes(),
         })
     }
+}
 
-    /// Replaces the adjustment.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn with_adj(self, oom_score_adj: OomScoreAdj) -> Self {
-        Self {
-            oom_score_adj,
-            ..self
-        }
-    }
-
-    /// Replaces the special state.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn with_state(self, state: State) -> Self {
-        Self { state, ..self }
-    }
-
+impl Standing {
     fn is_first(&self) -> bool {
         self.state == State::First
     }

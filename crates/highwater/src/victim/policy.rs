@@ -12,27 +12,39 @@ use super::Standing;
 /// use highwater::units::Bytes;
 /// use highwater::victim::Policy;
 ///
-/// let cheap = Policy::default().indifferent_within(Bytes::mib(8)); // stops there
-/// let proven = Policy::default().reads_max(usize::MAX); // as many exact reads as it takes
-/// let large_only = Policy::default().floor(Bytes::mib(1));
+/// let cheap = Policy { indifferent_within: Bytes::mib(8), ..Policy::default() }; // stops there
+/// let proven = Policy { reads_max: usize::MAX, ..Policy::default() }; // as many exact reads as it takes
+/// let large_only = Policy { floor: Bytes::mib(1), ..Policy::default() };
 /// # let _ = (cheap, proven, large_only);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Policy {
-    pub(super) reads_max: usize,
-    pub(super) width: Bytes,
-    pub(super) floor: Bytes,
-    pub(super) total: Bytes,
-    pub(super) reads_victim: bool,
+    /// Maximum number of exact reads; `usize::MAX` for as many as the proof takes. Default:
+    /// [`Policy::READS_MAX`].
+    ///
+    /// The limit ends the search for a worse candidate, never the search for any: while no read
+    /// candidate reaches the [floor](Self::floor), reading continues. With no reads at all the
+    /// candidate of the highest lower bound is selected, if that bound reaches the floor.
+    pub reads_max: usize,
+    /// Stops once no candidate can be worse than the best by more than this. Default: nothing.
+    pub indifferent_within: Bytes,
+    /// Minimum usage of a victim: stopping a smaller one would free too little. Default, and least:
+    /// one byte.
+    pub floor: Bytes,
+    /// Total that [`OomScoreAdj`] is thousandths of. Default: none, so that of the adjustments only
+    /// [`OomScoreAdj::UNKILLABLE`] has an effect.
+    pub total: Bytes,
+    /// Reads the victim exactly even if intervals alone prove that it is the worst, for its number
+    /// in the record. Default: off.
+    pub reads_victim: bool,
 }
 
 impl Default for Policy {
-    /// [`Policy::READS_MAX`] exact reads, indifferent to nothing, a floor of one byte.
     fn default() -> Self {
         Self {
             reads_max: Self::READS_MAX,
-            width: Bytes::ZERO,
+            indifferent_within: Bytes::ZERO,
             floor: Bytes(1),
             total: Bytes::ZERO,
             reads_victim: false,
@@ -44,45 +56,6 @@ impl Policy {
     /// Default of [`reads_max`](Self::reads_max). Chosen: the limit of the published two-pass
     /// selection.
     pub const READS_MAX: usize = 16;
-
-    /// Sets the maximum number of exact reads; `usize::MAX` for as many as the proof takes.
-    ///
-    /// The limit ends the search for a worse candidate, never the search for any: while no read
-    /// candidate reaches the [floor](Self::floor), reading continues. With no reads at all the
-    /// candidate of the highest lower bound is selected, if that bound reaches the floor.
-    pub const fn reads_max(mut self, nr_reads: usize) -> Self {
-        self.reads_max = nr_reads;
-        self
-    }
-
-    /// Stops once no candidate can be worse than the best by more than `width`.
-    pub const fn indifferent_within(mut self, width: Bytes) -> Self {
-        self.width = width;
-        self
-    }
-
-    /// Sets the minimum usage of a victim: stopping a smaller one would free too little. At least
-    /// one byte.
-    pub const fn floor(mut self, floor: Bytes) -> Self {
-        self.floor = Bytes(if floor.0 == 0 { 1 } else { floor.0 });
-        self
-    }
-
-    /// Reads the victim exactly even if intervals alone prove that it is the worst, for its number
-    /// in the record.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn reads_victim(mut self) -> Self {
-        self.reads_victim = true;
-        self
-    }
-
-    /// Sets the total that [`OomScoreAdj`] is thousandths of. Default: none, so that of the
-    /// adjustments only [`OomScoreAdj::UNKILLABLE`] has an effect.
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn total(mut self, total: Bytes) -> Self {
-        self.total = total;
-        self
-    }
 
     /// Returns the badness of a candidate that uses `usage`, in bytes: usage and adjustment. Never
     /// [`i64::MIN`], and [`i64::MAX`] only for [`State::First`](super::State::First).

@@ -178,7 +178,7 @@ impl<'a, C: Candidates> Search<'a, C> {
     }
 
     fn is_indifferent(&self, upper: i64, badness: i64) -> bool {
-        let width = self.policy.width.0;
+        let width = self.policy.indifferent_within.0;
         width > 0 && upper <= badness.saturating_add_unsigned(width)
     }
 

@@ -147,7 +147,7 @@ impl<Id: Copy + Ord> Selector<Id> {
     ///
     ///     fn for_each(&self, mut visit: impl FnMut(usize, &Standing)) {
     ///         for (id, bytes) in self.0.iter().enumerate() {
-    ///             visit(id, &Standing::of(Estimate::exact(Bytes(*bytes))));
+    ///             visit(id, &Standing::from(Estimate::exact(Bytes(*bytes))));
     ///         }
     ///     }
     ///
@@ -171,6 +171,10 @@ impl<Id: Copy + Ord> Selector<Id> {
         candidates: &C,
         policy: &Policy,
     ) -> Decision<Choice<Id>, Id> {
+        let policy = &Policy {
+            floor: policy.floor.max(Bytes(1)),
+            ..*policy
+        };
         let pass = self.pass(candidates, policy, None);
         if let Some((dying, _)) = pass.dying {
             let census = pass.census;

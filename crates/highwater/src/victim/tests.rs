@@ -7,7 +7,7 @@ use crate::units::{Bytes, CpuId, Estimate, OomScoreAdj};
 
 const PROVEN: Policy = Policy {
     reads_max: usize::MAX,
-    width: Bytes::ZERO,
+    indifferent_within: Bytes::ZERO,
     floor: Bytes(1),
     total: Bytes(1000),
     reads_victim: false,
@@ -185,20 +185,35 @@ fn a_later_group_of_the_same_number_begins_anew() {
 fn badness_saturates_and_keeps_order() {
     // Goal: no overflow, and more usage is never less bad. Method: the extremes of every input.
     let values = [0, 1, 1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX];
-    let unknown = Standing::of(Estimate::exact(Bytes::ZERO));
+    let unknown = Standing::from(Estimate::exact(Bytes::ZERO));
     for total in values {
-        let policy = PROVEN.total(Bytes(total));
+        let policy = Policy {
+            total: Bytes(total),
+            ..PROVEN
+        };
         for adj in [-5000, -1000, -999, -1, 0, 1, 999, 1000, 5000] {
-            let standing = unknown.with_adj(OomScoreAdj::clamped(adj));
+            let standing = Standing {
+                oom_score_adj: OomScoreAdj::clamped(adj),
+                ..unknown
+            };
             let badness = values.map(|usage| policy.badness(&standing, Bytes(usage)));
             assert!(badness.is_sorted(), "{badness:?}");
             assert!(badness[0] > i64::MIN && badness[5] < i64::MAX);
         }
-        let first = unknown.with_state(State::First);
+        let first = Standing {
+            state: State::First,
+            ..unknown
+        };
         assert_eq!(policy.badness(&first, Bytes::ZERO), i64::MAX);
     }
-    let adjusted = unknown.with_adj(OomScoreAdj::clamped(-250));
-    let policy = PROVEN.total(Bytes(4000));
+    let adjusted = Standing {
+        oom_score_adj: OomScoreAdj::clamped(-250),
+        ..unknown
+    };
+    let policy = Policy {
+        total: Bytes(4000),
+        ..PROVEN
+    };
     assert_eq!(policy.badness(&adjusted, Bytes(1500)), 500);
     assert_eq!(policy.badness(&adjusted, Bytes(500)), -500);
 }
@@ -215,7 +230,11 @@ fn a_record_is_one_line_with_every_number() {
     );
     groups[2].set_oom_score_adj(OomScoreAdj::MAX);
     let mut selector = Selector::with_capacity(1);
-    let unread = PROVEN.reads_max(0).total(Bytes::kib(4000));
+    let unread = Policy {
+        reads_max: 0,
+        total: Bytes::kib(4000),
+        ..PROVEN
+    };
     let decision = select(&tree, &tree.root(), |_| false, &unread, &mut selector);
     assert_eq!(
         decision.chosen().unwrap().record.to_string(),

@@ -456,8 +456,9 @@ impl<'a> Worker<'a> {
         self.made += 1;
         let max = Limits::max(Pages(self.rng.u64(20..150)).bytes());
         let low = Pages(self.rng.u64(..20)).bytes();
+        let limits = Limits { low, ..max };
         let name = format!("g{}", self.made);
-        let group = self.parent.child(&name, max.with_low(low));
+        let group = self.parent.child(&name, limits);
         self.groups.push(group.expect("a new name"));
         self.count("grouped");
     }

@@ -146,7 +146,7 @@ impl Tenant {
 
     fn alloc(&mut self, machine: &Machine<'_>) -> Frame {
         loop {
-            match machine.pool.at(self.cpu).alloc(AllocFlags::new()) {
+            match machine.pool.at(self.cpu).alloc_with(AllocFlags::new()) {
                 Ok(frame) => return frame,
                 Err(refused) => {
                     // Draining returns the frames in other CPUs' lists; all lists together hold

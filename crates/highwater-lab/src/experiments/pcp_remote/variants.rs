@@ -102,7 +102,11 @@ impl Lists {
 
     pub(super) fn alloc(&self, cpu: CpuId) -> Option<Page> {
         match self {
-            Self::Pool(pool) => pool.at(cpu).alloc(AllocFlags::new()).ok().map(Page::Frame),
+            Self::Pool(pool) => pool
+                .at(cpu)
+                .alloc_with(AllocFlags::new())
+                .ok()
+                .map(Page::Frame),
             Self::Owned { lists, .. } => lists.alloc(cpu).map(Page::Number),
         }
     }

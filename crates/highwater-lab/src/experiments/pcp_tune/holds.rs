@@ -130,7 +130,7 @@ impl Lane {
     fn fill_and_empty(&self, order: &[usize]) -> LockTimes {
         let mut table: Vec<Option<Frame>> = order.iter().map(|_| None).collect();
         for &slot in order {
-            let frame = self.pool.at(CpuId(0)).alloc(AllocFlags::new());
+            let frame = self.pool.at(CpuId(0)).alloc_with(AllocFlags::new());
             table[slot] = Some(frame.expect("a pool four times as large"));
         }
         let full = self.pool.zone_times();

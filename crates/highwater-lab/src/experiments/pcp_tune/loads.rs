@@ -119,7 +119,7 @@ impl<'a> Driven<'a> {
         let frame = self
             .pool
             .at(CpuId::from_index(cpu))
-            .alloc(AllocFlags::new());
+            .alloc_with(AllocFlags::new());
         frame.expect("a quarter of the pool is never used")
     }
 

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};
 use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
-use highwater::units::{Bytes, CpuId, Pages};
+use highwater::units::{Bytes, CpuId, Estimate, Pages};
 use highwater::victim::{Candidates, Standing};
 
 use crate::baselines::{FlatSpaces, Member, Tasks, TreeCounter, TreeSpaces};
@@ -100,7 +100,7 @@ impl Candidates for OurSpaces {
         let mut ids = 0..;
         CounterSet::for_each_sum(&self.sets, &MEMBERS, |sum| {
             let id = ids.next().unwrap_or(usize::MAX);
-            visit(id, &Standing::of_counted(sum));
+            visit(id, &Estimate::<Pages>::from(sum).into());
         });
     }
 

@@ -214,7 +214,7 @@ impl Candidates for List {
 
     fn for_each(&self, mut visit: impl FnMut(usize, &Standing)) {
         for (id, known) in self.known.iter().enumerate() {
-            visit(id, &Standing::of_counted(*known));
+            visit(id, &Estimate::<Pages>::from(*known).into());
         }
     }
 
@@ -345,7 +345,13 @@ impl Verdict {
         let default = Policy::default();
         let searches = [
             (&mut self.ours, default),
-            (&mut self.proven, default.reads_max(usize::MAX)),
+            (
+                &mut self.proven,
+                Policy {
+                    reads_max: usize::MAX,
+                    ..default
+                },
+            ),
         ];
         for (score, policy) in searches {
             let Some(chosen) = selector.select(list, &policy).chosen() else {

@@ -58,10 +58,10 @@ fn a_list_that_is_held_is_not_empty() {
         .for_each(|frame| pool.at(CPU).free(frame));
     assert_eq!((pool.nr_free(), list(&pool).count), (Pages::ZERO, 100));
     let held = pool.lists.lock(CPU);
-    assert!(pool.at(CPU).alloc(RESERVE.non_blocking()).is_err());
+    assert!(pool.at(CPU).alloc_with(RESERVE.non_blocking()).is_err());
     let before = pool.counters().fallbacks;
     thread::scope(|scope| {
-        let served = scope.spawn(|| pool.at(CPU).alloc(ORDINARY));
+        let served = scope.spawn(|| pool.at(CPU).alloc_with(ORDINARY));
         while pool.counters().fallbacks == before {
             thread::yield_now();
         }
@@ -142,11 +142,15 @@ fn the_reserve_is_for_those_that_may_use_it() {
             block.expect("the reserve has one")
         })
         .collect();
-    frames.push(pool.at(CPU).alloc(RESERVE).expect("the reserve has one"));
+    frames.push(
+        pool.at(CPU)
+            .alloc_with(RESERVE)
+            .expect("the reserve has one"),
+    );
     assert_eq!(pool.at(CPU).alloc_bulk(10, RESERVE, &mut frames), 10);
     assert_eq!(pool.nr_free(), min - Pages(1 + 2 + 1 + 10));
     assert_eq!(pool.counts().cached, Pages::ZERO);
-    assert!(pool.at(CPU).alloc(ORDINARY).is_err());
+    assert!(pool.at(CPU).alloc_with(ORDINARY).is_err());
     let rest = pool.at(CPU).alloc_bulk(usize::MAX, RESERVE, &mut frames);
     assert_eq!((rest as u64, pool.nr_free()), (min.0 - 14, Pages::ZERO));
     pool.at(CPU).free_bulk(&mut frames);
@@ -181,7 +185,11 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
         thread::scope(|scope| {
             scope.spawn(|| pool.at(CPU).free_bulk(&mut frames));
             for _ in 0..500 {
-                others.push(pool.at(CpuId(1)).alloc(ORDINARY).expect("enough are free"));
+                others.push(
+                    pool.at(CpuId(1))
+                        .alloc_with(ORDINARY)
+                        .expect("enough are free"),
+                );
             }
         });
         let (holds, refills) = (large() - before, pool.counters().since(&counters).refills);

@@ -96,7 +96,7 @@ impl Holder<'_> {
             };
             self.claim(block.pfn(), order);
             self.blocks.push(block);
-        } else if let Ok(frame) = self.pool.at(cpu).alloc(flags) {
+        } else if let Ok(frame) = self.pool.at(cpu).alloc_with(flags) {
             self.claim(frame.pfn(), order);
             self.frames.push(frame);
         }
@@ -157,7 +157,7 @@ fn every_back_end_conserves_frames_under_every_policy() {
                     let _disabled = pool.disable_lists();
                     assert_eq!(pool.counts().cached, Pages::ZERO, "item 8");
                     pool.at(cpu)
-                        .alloc(RESERVE)
+                        .alloc_with(RESERVE)
                         .into_iter()
                         .for_each(|frame| pool.at(cpu).free(frame));
                     assert_eq!(pool.counts().cached, Pages::ZERO, "item 8");
@@ -213,7 +213,7 @@ fn transfers_of_a_pool_are_bounded() {
         let pool = pool_of(300_000, config);
         let mut frames = Vec::new();
         for _ in 0..4 {
-            frames.extend((0..3000).map(|_| pool.at(CPU).alloc(ORDINARY).expect("frames")));
+            frames.extend((0..3000).map(|_| pool.at(CPU).alloc_with(ORDINARY).expect("frames")));
             frames.drain(..).for_each(|frame| pool.at(CPU).free(frame));
         }
         let times = pool.zone_times();
@@ -280,7 +280,7 @@ fn lists_keep_little_while_memory_is_short() {
     pool.at(CPU).alloc_bulk(1000, ORDINARY, &mut frames);
     let mut taken = Vec::new();
     for frame in frames.drain(..) {
-        while let Ok(frame) = pool.at(CpuId(1)).alloc(RESERVE) {
+        while let Ok(frame) = pool.at(CpuId(1)).alloc_with(RESERVE) {
             taken.push(frame);
         }
         assert!(pool.zoneinfo().below_high);
@@ -342,7 +342,7 @@ fn a_free_that_may_not_wait_passes_by_who_holds_the_list() {
     let held = pool.lists.lock(CPU);
     assert!(
         pool.at(CPU)
-            .alloc(ORDINARY.non_blocking())
+            .alloc_with(ORDINARY.non_blocking())
             .is_ok_and(|frame| {
                 frames.push(frame);
                 true
@@ -375,10 +375,10 @@ fn frames_are_zeroed_when_the_policy_says_so() {
                 ..PoolConfig::new(1)
             },
         );
-        let mut frame = pool.at(CPU).alloc(flags).expect("frames");
+        let mut frame = pool.at(CPU).alloc_with(flags).expect("frames");
         pool.memory().bytes_mut(&mut frame)[17] = 1;
         pool.at(CPU).free(frame);
-        let frame = pool.at(CPU).alloc(flags).expect("frames");
+        let frame = pool.at(CPU).alloc_with(flags).expect("frames");
         assert_eq!(pool.memory().bytes(&frame)[17] == 0, is_zero, "{zeroing}");
         pool.at(CPU).free(frame);
         let order = Order::new(2).expect("in range");
@@ -401,7 +401,7 @@ fn a_refusal_says_why() {
     let mut frames = Vec::new();
     pool.at(CPU).alloc_bulk(2000, RESERVE, &mut frames);
     assert_eq!(frames.len(), 1024);
-    let error = pool.at(CPU).alloc(RESERVE).expect_err("all are taken");
+    let error = pool.at(CPU).alloc_with(RESERVE).expect_err("all are taken");
     assert_eq!(
         error.to_string(),
         "no free frame: 0 pages of 1024 pages are free and 8 pages are kept in reserve"
@@ -475,7 +475,7 @@ fn take_and_give(pool: &FramePool, seed: u64) {
     let mut held = Vec::new();
     for _ in 0..6000 {
         if held.len() < 1500 && random.u8(..) < 130 {
-            let Ok(mut frame) = pool.alloc(ORDINARY) else {
+            let Ok(mut frame) = pool.alloc() else {
                 continue;
             };
             pool.memory().bytes_mut(&mut frame)[0] = stamp;

@@ -51,7 +51,7 @@ impl Twins<'_> {
         match order {
             Order::ZERO => self
                 .frames
-                .push(self.pool.at(CPU).alloc(ORDINARY).expect("frames")),
+                .push(self.pool.at(CPU).alloc_with(ORDINARY).expect("frames")),
             _ => {
                 let block = self.pool.at(CPU).alloc_block(order, ORDINARY);
                 self.blocks.push(block.expect("blocks"));

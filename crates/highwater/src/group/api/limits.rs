@@ -149,10 +149,12 @@ mod tests {
     #[test]
     fn limits_are_read_as_they_were_set() {
         let tree = GroupTree::new(2);
-        let limits = Limits::max(Bytes::kib(400))
-            .with_min(Bytes::kib(40))
-            .with_low(Bytes(83_000))
-            .with_high(Bytes::kib(320));
+        let limits = Limits {
+            min: Bytes::kib(40),
+            low: Bytes(83_000),
+            high: Bytes::kib(320),
+            ..Limits::max(Bytes::kib(400))
+        };
         let group = tree.root().child("a", limits).unwrap();
         assert_eq!(group.limits(), limits);
         assert_eq!(limits.low, Bytes(83_000), "exact to the byte");
@@ -165,7 +167,13 @@ mod tests {
             [read.min, read.low, read.high, read.max].map(|p| p.0),
             [1, 2, 3, 4]
         );
-        assert_eq!(group.set_limits(limits.with_max(Bytes::mib(4))), Ok(()));
+        assert_eq!(
+            group.set_limits(Limits {
+                max: Bytes::mib(4),
+                ..limits
+            }),
+            Ok(())
+        );
         assert_eq!(
             (group.limits().max, group.limits().min),
             (Bytes::mib(4), Bytes::kib(40))
@@ -183,14 +191,20 @@ mod tests {
     #[test]
     fn limits_that_contradict_themselves_are_refused() {
         let tree = GroupTree::new(1);
-        let contradiction = Limits::max(Bytes::kib(4)).with_low(Bytes::kib(8));
+        let contradiction = Limits {
+            low: Bytes::kib(8),
+            ..Limits::max(Bytes::kib(4))
+        };
         let refused = tree.root().child("a", contradiction).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "limit `low` is 8 KiB, above `max`, which is 4 KiB: lower it or raise `max`"
         );
         let group = tree.root().child("a", Limits::default()).unwrap();
-        let contradiction = contradiction.with_min(Bytes::kib(5));
+        let contradiction = Limits {
+            min: Bytes::kib(5),
+            ..contradiction
+        };
         assert!(matches!(
             group.set_limits(contradiction),
             Err(MaxError::Limits(LimitsError {

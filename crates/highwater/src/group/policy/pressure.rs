@@ -47,47 +47,16 @@ const REMAINS: [u64; 3] = [1677, 1981, 2034];
 /// 100 % to its last bit (`a_long_rest_is_a_short_walk`).
 const WINDOWS_MAX: u128 = 4096;
 
-/// A share of time, in hundredths of a percent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Percent(u32);
-
-impl Percent {
-    /// Returns a share in hundredths of a percent.
-    pub(crate) const fn of_hundredths(hundredths: u32) -> Self {
-        Self(hundredths)
-    }
-
-    /// Returns the share in hundredths of a percent: 10,000 is all of the time.
-    #[must_use]
-    pub const fn hundredths(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for Percent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:02}", self.0 / 100, self.0 % 100)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl serde::Serialize for Percent {
-    /// Serializes as a number of percent.
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(f64::from(self.0) / 100.0)
-    }
-}
-
 /// Time lost, as one line of `/proc/pressure/memory`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StallTime {
     /// Share of the last 10 seconds, in percent.
-    pub avg10: Percent,
+    pub avg10: f64,
     /// Share of the last 60 seconds, in percent.
-    pub avg60: Percent,
+    pub avg60: f64,
     /// Share of the last 300 seconds, in percent.
-    pub avg300: Percent,
+    pub avg300: f64,
     /// Total since the group was created, in microseconds.
     pub total_us: u64,
 }
@@ -95,7 +64,7 @@ pub struct StallTime {
 /// Time that a group lost for lack of memory (PSI).
 ///
 /// Displayed as the kernel shows `memory.pressure`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stalls {
     /// While at least one thread stalled.
@@ -114,7 +83,7 @@ impl fmt::Display for StallTime {
         } = self;
         write!(
             f,
-            "avg10={avg10} avg60={avg60} avg300={avg300} total={total_us}"
+            "avg10={avg10:.2} avg60={avg60:.2} avg300={avg300:.2} total={total_us}"
         )
     }
 }
@@ -268,8 +237,8 @@ impl Lost {
 
     fn read(&self) -> StallTime {
         let [avg10, avg60, avg300] = self.averages.map(|average| {
-            let hundredths = average * 100 / ONE;
-            Percent(u32::try_from(hundredths).unwrap_or(u32::MAX))
+            // Rounded down to hundredths, as the kernel shows them.
+            f64::from(u32::try_from(average * 100 / ONE).unwrap_or(u32::MAX)) / 100.0
         });
         StallTime {
             avg10,
@@ -320,8 +289,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn percents(stalls: StallTime) -> [u32; 3] {
-        [stalls.avg10, stalls.avg60, stalls.avg300].map(Percent::hundredths)
+    fn percents(stalls: StallTime) -> [f64; 3] {
+        [stalls.avg10, stalls.avg60, stalls.avg300]
     }
 
     #[test]
@@ -333,11 +302,11 @@ mod tests {
         meter.change(Change::StallFromOutside, ms(4_000));
         meter.change(Change::ResumeOutside, ms(6_000));
         let after = meter.read(ms(6_000));
-        assert_eq!(percents(after.some), [1_811, 327, 68]);
+        assert_eq!(percents(after.some), [18.11, 3.27, 0.68]);
         assert_eq!(after.some.total_us, 2_000_000);
         assert_eq!(after.some, after.full);
         let quiet = meter.read(ms(8_000));
-        assert_eq!(percents(quiet.some), [1_483, 316, 67]);
+        assert_eq!(percents(quiet.some), [14.83, 3.16, 0.67]);
         assert_eq!(
             quiet.some.to_string(),
             "avg10=14.83 avg60=3.16 avg300=0.67 total=2000000"
@@ -350,10 +319,10 @@ mod tests {
         let mut meter = StallMeter::new();
         meter.change(Change::StallFromOutside, Duration::ZERO);
         let stalled = meter.read(ms(3_600_000));
-        assert_eq!(percents(stalled.some), [10_000; 3]);
+        assert_eq!(percents(stalled.some), [100.0; 3]);
         assert_eq!(stalled.some.total_us, 3_600_000_000);
         meter.change(Change::ResumeOutside, ms(3_600_000));
-        assert_eq!(percents(meter.read(ms(7_200_000)).some), [0; 3]);
+        assert_eq!(percents(meter.read(ms(7_200_000)).some), [0.0; 3]);
     }
 
     #[test]
@@ -376,7 +345,7 @@ mod tests {
         let mut meter = StallMeter::new();
         meter.change(Change::StallFromOutside, Duration::ZERO);
         let century = Duration::from_secs(3_155_760_000);
-        assert_eq!(percents(meter.read(century).some), [10_000; 3]);
+        assert_eq!(percents(meter.read(century).some), [100.0; 3]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! `docs/stats.md` defines each one: its meaning, its unit, and the events that change it.
 
+use std::fmt;
+
 /// Declares the items, in the order in which they are shown.
 macro_rules! items {
     ($($(#[doc = $doc:literal])+ $item:ident => $name:literal),* $(,)?) => {
@@ -22,10 +24,18 @@ macro_rules! items {
 
             /// Returns the item's name in `memory.stat`.
             #[must_use]
-            pub const fn name(self) -> &'static str {
+            #[cfg_attr(feature = "lab", visibility::make(pub))]
+            pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$item => $name),*
                 }
+            }
+        }
+
+        impl fmt::Display for StatItem {
+            /// Writes the item's name in `memory.stat`.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
             }
         }
     };

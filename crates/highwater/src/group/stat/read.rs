@@ -72,7 +72,8 @@ impl Stats {
     }
 
     /// Returns every item and its value, in the order in which they are shown.
-    pub fn iter(&self) -> impl Iterator<Item = (StatItem, i64)> {
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (StatItem, i64)> {
         StatItem::ALL.iter().map(|item| (*item, self.get(*item)))
     }
 }

@@ -23,17 +23,16 @@ use crate::units::Bytes;
 /// ```
 /// use highwater::{Bytes, Limits, Manager};
 ///
-/// let limits = Limits::max(Bytes::mib(64)).with_high(Bytes::mib(60)).with_low(Bytes(1000));
+/// let limits = Limits { high: Bytes::mib(60), low: Bytes(1000), ..Limits::max(Bytes::mib(64)) };
 /// assert_eq!(limits.low, Bytes(1000));
 /// assert_eq!((limits.min, Limits::default().max), (Bytes::ZERO, Bytes::MAX));
 /// let hw = Manager::builder().build()?;
-/// let contradiction = Limits::max(Bytes(100)).with_min(Bytes(200));
+/// let contradiction = Limits { min: Bytes(200), ..Limits::max(Bytes(100)) };
 /// assert!(hw.root().child("tenant-a", contradiction).is_err());
 /// # Ok::<(), highwater::BuildError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
 pub struct Limits {
     /// Hard protection: reclaim takes nothing from the group while its usage is at most this, as
     /// far as its ancestors are protected themselves.
@@ -61,35 +60,6 @@ impl Limits {
     /// Whether a maximum is all that they set.
     pub(in crate::group) fn is_max_alone(self) -> bool {
         self == Self::max(self.max)
-    }
-
-    /// Returns the same limits with this hard protection.
-    #[must_use]
-    pub const fn with_min(mut self, min: Bytes) -> Self {
-        self.min = min;
-        self
-    }
-
-    /// Returns the same limits with this soft protection.
-    #[must_use]
-    pub const fn with_low(mut self, low: Bytes) -> Self {
-        self.low = low;
-        self
-    }
-
-    /// Returns the same limits with this throttle point.
-    #[must_use]
-    pub const fn with_high(mut self, high: Bytes) -> Self {
-        self.high = high;
-        self
-    }
-
-    /// Returns the same limits with this hard limit.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) const fn with_max(mut self, max: Bytes) -> Self {
-        self.max = max;
-        self
     }
 
     /// Checks that the limits do not contradict each other.

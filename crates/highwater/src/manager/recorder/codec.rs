@@ -7,7 +7,7 @@ use super::format::{In, Out};
 use super::moment::{
     FileMoment, FramesMoment, GroupStat, LockMoment, PcpMoment, VictimRecord, Waiting,
 };
-use crate::group::{GroupEvents, Limits, Percent, StallTime, Stalls};
+use crate::group::{GroupEvents, Limits, StallTime, Stalls};
 use crate::units::{Bytes, Estimate};
 
 /// The numbers of a group, without its place in the tree.
@@ -85,8 +85,12 @@ impl GroupNumbers {
 fn decode_limits(input: &mut In<'_>) -> Option<Limits> {
     let [min, low] = [input.bytes()?, input.bytes()?];
     let [high, max] = [input.number()?, input.number()?].map(|limit| Bytes(!limit));
-    let limits = Limits::max(max).with_min(min).with_low(low);
-    Some(limits.with_high(high))
+    Some(Limits {
+        min,
+        low,
+        high,
+        max,
+    })
 }
 
 fn decode_events(input: &mut In<'_>) -> Option<GroupEvents> {
@@ -109,9 +113,22 @@ fn encode_stalls(stalls: &Stalls, out: &mut Out<'_>) {
     out.number(stalls.full.total_us);
     for time in [stalls.some, stalls.full] {
         for average in [time.avg10, time.avg60, time.avg300] {
-            out.number(u64::from(average.hundredths()));
+            out.number(hundredths(average));
         }
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of 0 to 100 %"
+)]
+fn hundredths(percent: f64) -> u64 {
+    (percent * 100.0).round() as u64
+}
+
+fn of_hundredths(hundredths: u32) -> f64 {
+    f64::from(hundredths) / 100.0
 }
 
 fn decode_stalls(input: &mut In<'_>) -> Option<Stalls> {
@@ -122,9 +139,9 @@ fn decode_stalls(input: &mut In<'_>) -> Option<Stalls> {
     let full_us = input.number()?;
     let mut time = |total_us| {
         Some(StallTime {
-            avg10: Percent::of_hundredths(input.small()?),
-            avg60: Percent::of_hundredths(input.small()?),
-            avg300: Percent::of_hundredths(input.small()?),
+            avg10: of_hundredths(input.small()?),
+            avg60: of_hundredths(input.small()?),
+            avg300: of_hundredths(input.small()?),
             total_us,
         })
     };

@@ -72,32 +72,8 @@ static NOTES_LOCK: LockClass = LockClass::new("recorder notes", Rank::Leaf);
 /// victims, unless the disk hangs.
 const NOTES_MAX: usize = 256;
 
-/// Settings of the flight recorder ([`Builder::recorder`](super::Builder::recorder)).
-///
-/// # Cost
-///
-/// 0.07 % of a CPU for 1,000 groups of which 100 change in each tick, 0.7 % for 10,000, beside ten
-/// wake-ups a second (`cargo bench -p highwater --bench recorder`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecorderConfig {
-    /// Size of the ring, 1 MiB to 1 GiB, rounded down to whole pages. A whole moment takes about
-    /// 3 KiB and 50 bytes for each group, once a second; a change about 50 bytes. Default: 32 MiB,
-    /// at least 5 minutes of 1,000 busy groups, and some hours of ten.
-    pub size: Bytes,
-}
-
-impl RecorderConfig {
-    const SIZES: RangeInclusive<Bytes> = Bytes::mib(1)..=Bytes::gib(1);
-}
-
-impl Default for RecorderConfig {
-    fn default() -> Self {
-        Self {
-            size: Bytes::mib(32),
-        }
-    }
-}
+/// Sizes of the ring that are allowed.
+const SIZES: RangeInclusive<Bytes> = Bytes::mib(1)..=Bytes::gib(1);
 
 /// The recorder of a manager.
 #[derive(Debug)]
@@ -244,14 +220,9 @@ fn short(path: &GroupPath) -> String {
 
 impl Recorder {
     /// Creates the recording.
-    pub(super) fn create(
-        path: &Path,
-        config: RecorderConfig,
-        nr_cpus: usize,
-    ) -> Result<Self, BuildError> {
-        let (min, max) = RecorderConfig::SIZES.into_inner();
-        let size = config.size;
-        if !RecorderConfig::SIZES.contains(&size) {
+    pub(super) fn create(path: &Path, size: Bytes, nr_cpus: usize) -> Result<Self, BuildError> {
+        let (min, max) = SIZES.into_inner();
+        if !SIZES.contains(&size) {
             return Err(BuildError::RecorderSize { size, min, max });
         }
         let program = env::current_exe().ok();

@@ -48,7 +48,7 @@ impl Moment {
 }
 
 /// One group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GroupMoment {
     /// Its number.
     pub id: GroupId,

@@ -10,7 +10,7 @@ use std::path::Path;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, subscriber};
 
-use super::{Everything, Recorder, RecorderConfig, Recording};
+use super::{Everything, Recorder, Recording};
 use crate::manager::Manager;
 use crate::sync::{Arc, StatCell};
 use crate::units::Bytes;
@@ -52,11 +52,8 @@ fn loses_only_what_fails(broken: &Path, errno: i32) {
     assert_eq!(refused.raw_os_error(), Some(errno), "{refused}");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("flight.rec");
-    let config = RecorderConfig {
-        size: Bytes::mib(1),
-    };
     let builder = Manager::builder().capacity(Bytes::mib(16));
-    let hw = builder.recorder(&path, config).build().unwrap();
+    let hw = builder.recorder(&path, Bytes::mib(1)).build().unwrap();
     let recorder = hw.core().recorder.as_ref().unwrap();
     let nr_warnings = Arc::new(StatCell::default());
     subscriber::with_default(Warnings(Arc::clone(&nr_warnings)), || {

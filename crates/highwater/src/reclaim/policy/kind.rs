@@ -1,6 +1,7 @@
 //! The eviction policies by name.
 
 use std::fmt;
+#[cfg(feature = "lab")]
 use std::str::FromStr;
 
 use super::{Balanced, Car, Clock, EvictionPolicy, S3Fifo, Sieve, TwoList};
@@ -77,9 +78,11 @@ impl fmt::Display for PolicyKind {
 }
 
 /// A name that is not that of an eviction policy.
+#[cfg(feature = "lab")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePolicyError(String);
 
+#[cfg(feature = "lab")]
 impl fmt::Display for ParsePolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = PolicyKind::ALL.map(PolicyKind::name).join(", ");
@@ -87,8 +90,10 @@ impl fmt::Display for ParsePolicyError {
     }
 }
 
+#[cfg(feature = "lab")]
 impl std::error::Error for ParsePolicyError {}
 
+#[cfg(feature = "lab")]
 impl FromStr for PolicyKind {
     type Err = ParsePolicyError;
 

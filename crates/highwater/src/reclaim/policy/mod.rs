@@ -53,7 +53,9 @@ pub use car::Car;
 pub use clock::Clock;
 #[cfg(feature = "lab")]
 pub use kernel::KernelLists;
-pub use kind::{ParsePolicyError, PolicyKind};
+#[cfg(feature = "lab")]
+pub use kind::ParsePolicyError;
+pub use kind::PolicyKind;
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use state::PolicyState;
