@@ -3,7 +3,7 @@
 use super::loom::{A, B, ONE, beside, bounded, finish};
 use super::state::SlotStanding;
 use super::{ChargeError, ChildError, GroupNode, GroupTree, Limits, MaxError, RemoveError};
-use crate::units::{Bytes, GroupId};
+use crate::units::{Bytes, CpuId, GroupId};
 
 /// Returns a root and a group below it whose word of `A` holds one token.
 fn root_and_group() -> (GroupNode, GroupNode) {
@@ -29,6 +29,12 @@ fn is_parked(root: &GroupNode, id: GroupId) -> bool {
     slot.stands(slot.incarnation(), SlotStanding::Parked)
 }
 
+/// Whether charges to a living group find the tokens of its words of `cpu`, if it has any there.
+fn finds_tokens(group: &GroupNode, cpu: CpuId) -> bool {
+    let words = group.slot().find_words(cpu.index());
+    words.is_none_or(|words| words.is_for(group.key().incarnation))
+}
+
 fn removed(group: &GroupNode) -> ChargeError {
     let group = group.path();
     ChargeError::Removed { group }
@@ -49,6 +55,7 @@ fn the_next_group_has_the_tokens() {
             (new.usage_precise(), old.usage().high),
             (Bytes::ZERO, Bytes::ZERO)
         );
+        assert!(finds_tokens(&new, A), "creation has told the words");
         let charge = new.at(A).try_charge(ONE).unwrap();
         assert_eq!((new.usage_precise(), root.usage_precise()), (ONE, ONE));
         finish(&root, [charge]);
@@ -115,6 +122,8 @@ fn words_that_become_live_know_the_group_that_is_there() {
                 new
             },
         );
+        drop(new.at(B).try_charge(ONE).unwrap());
+        assert!(finds_tokens(&new, B), "a refill has told the words");
         assert_eq!(new.usage_precise(), Bytes::ZERO);
         assert_eq!(other.at(B).try_charge(ONE).unwrap_err(), removed(&other));
         let charge = charged.inspect_err(|error| assert_eq!(*error, removed(&other)));

@@ -160,7 +160,8 @@ impl Groups {
     fn refill(&self, key: GroupKey, actor: ActingCpu, bytes: u64) -> Result<u64, Refusal> {
         let slot = self.slot(key.id);
         let index = slot.index(actor);
-        let cell = &slot.words(index).chain;
+        let words = slot.words(index);
+        let cell = &words.chain;
         if !cell.load().is_live() {
             // Before anything is in flight, as below.
             let check = self.check_steps(key.id, index, bytes);
@@ -182,6 +183,8 @@ impl Groups {
         let grant = plan?;
         slot.touch(index);
         self.begin(key, slot, cell)?;
+        // They may have become live just before the group began, and not know it.
+        words.tell(key.incarnation);
         let grant = cell.load().fit(grant);
         let way = Way::whole(key);
         let climbed = match self.climb(way, bytes + grant) {

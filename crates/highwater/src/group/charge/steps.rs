@@ -152,9 +152,11 @@ impl Groups {
     ) -> Result<u64, Refusal> {
         let slot = self.slot(key.id);
         let index = slot.index(actor);
-        let word = &slot.words(index).own;
+        let words = slot.words(index);
+        let word = &words.own;
         slot.touch(index);
         self.begin(key, slot, word)?;
+        words.tell(key.incarnation);
         let climbed = self.climb_by_steps(key.id, index, bytes);
         word.end();
         climbed

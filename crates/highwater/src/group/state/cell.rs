@@ -351,6 +351,22 @@ impl Words {
         }
     }
 
+    /// Like [`tell`](Self::tell), by a plain store, for the thread that has the slot to itself: no
+    /// other can know a later incarnation.
+    pub(in crate::group) fn tell_next(&self, incarnation: u64) {
+        // Release. Pairs with: the load in `is_for`; the caller steps the words that hold tokens,
+        // or publishes the slot, afterwards.
+        self.incarnation.store(incarnation, Ordering::Release);
+    }
+
+    /// Whether the words let no charge take tokens but those to the group of that incarnation, if
+    /// it is one.
+    pub(in crate::group) fn lets_none_but(&self, incarnation: u64) -> bool {
+        // Relaxed: the caller is alone.
+        let known = self.incarnation.load(Ordering::Relaxed);
+        known == incarnation || known < incarnation && known % 2 == 0
+    }
+
     /// Returns the word in which an operation that takes no tokens is marked: a live one if there
     /// is any, so that a removal steps it too.
     pub(in crate::group) fn marked(&self) -> &Cell {

@@ -14,9 +14,10 @@
 //! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
 //!   the number it was made for.
 //! - The words of each CPU are told of it, so that a charge that finds tokens reads it beside them,
-//!   on one line: by creation and by removal, after the slot's own has changed, if the words are
-//!   touched; and when a word becomes live, from the slot's own, after they were touched. So words
-//!   that hold tokens know of a removal before its next step, and what they know only rises.
+//!   on one line: by creation, before the slot's own changes, and by removal, after it has, if the
+//!   words are touched; when a word becomes live, from the slot's own, after they were touched; and
+//!   by refills. So words that hold tokens know of a removal before its next step, and of a group
+//!   that begins at the latest when it refills. What they know only rises.
 //! - An operation that takes tokens checks what the words know between loading a word and stepping
 //!   it; a word that belongs to a later group differs in its sequence, and the step compares. An
 //!   operation that reserves marks itself in flight first and checks the slot's own afterwards; a
@@ -149,16 +150,20 @@ impl Slot {
             (incarnation, 1),
             "one group for each life"
         );
-        // Pairs with the load in `incarnation`: the slot as prepared. SeqCst: `ready` touches words
-        // and then reads this, here `touched` is read after this is written.
-        self.incarnation.store(incarnation, Ordering::SeqCst);
-        order_of_seqcst();
-        self.tell_words(incarnation);
+        self.each_touched(|words| words.tell_next(incarnation));
+        // Release. Pairs with: the load in `incarnation`; the slot as prepared.
+        self.incarnation.store(incarnation, Ordering::Release);
     }
 
-    /// Steps from alive to removed, if that was not done. The slot is claimed by the thread that
-    /// removes the group, or that thread is the caller and holds the tree's lock for writing.
-    pub(in crate::group) fn step_incarnation(&self, lived: u64) {
+    /// Steps from alive to removed. The slot is claimed by the caller, which removes the group, or
+    /// that holds the tree's lock for writing.
+    pub(in crate::group) fn end_incarnation(&self, lived: u64) {
+        self.step_incarnation(lived);
+        self.each_touched(|words| words.tell_next(lived + 1));
+    }
+
+    /// Makes the step of the thread that ends the incarnation, if it was not made.
+    fn step_incarnation(&self, lived: u64) {
         // Pairs with the load in `incarnation`; SeqCst as there.
         let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
         let stepped = self
@@ -169,12 +174,6 @@ impl Slot {
             "{stepped:?}: a group is removed before it lives"
         );
         order_of_seqcst();
-        self.tell_words(lived + 1);
-    }
-
-    /// Tells all words that may hold tokens.
-    fn tell_words(&self, incarnation: u64) {
-        self.each_touched(|words| words.tell(incarnation));
     }
 
     /// Returns what is known of the group that lives here.
@@ -216,7 +215,7 @@ impl Slot {
     pub(in crate::group) fn lives(&self, incarnation: u64) -> bool {
         let lives = self.incarnation() == incarnation;
         if !lives {
-            self.tell_words(incarnation + 1);
+            self.each_touched(|words| words.tell(incarnation + 1));
         }
         lives
     }
@@ -237,7 +236,8 @@ impl Slot {
             // Made for the thread that removes the group, which callers are about to call removed.
             self.step_incarnation(incarnation);
         }
-        is_settled && self.incarnation() == incarnation
+        let lives = self.lives(incarnation);
+        is_settled && lives
     }
 
     /// Whether the slot is that of the group of that incarnation, or of its residual charges.

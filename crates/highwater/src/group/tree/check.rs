@@ -34,7 +34,7 @@ impl Groups {
         let (mut own, mut own_holders) = (0, 0);
         for (index, words) in slot.all_words() {
             assert!(
-                words.is_for(slot.incarnation())
+                words.lets_none_but(slot.incarnation())
                     || !words.both().iter().any(|it| it.load().is_live()),
                 "the words {index} of {id} may hold tokens and know another incarnation"
             );

@@ -258,7 +258,7 @@ impl Groups {
         if !(is_alive && slot.claim(incarnation, SlotStanding::Light)) {
             return self.remove_settled(group, parent);
         }
-        slot.step_incarnation(incarnation);
+        slot.end_incarnation(incarnation);
         self.names.free(&group.full_name);
         if slot.pass_on() {
             if !group.is_plain() {
@@ -352,7 +352,7 @@ impl Groups {
         wakes: &mut Wakes,
     ) {
         let id = group.key.id;
-        self.slot(id).step_incarnation(group.key.incarnation);
+        self.slot(id).end_incarnation(group.key.incarnation);
         self.turn_away(group.key, wakes);
         self.names.free(&group.full_name);
         self.forget_protection(shape, parent, id);
