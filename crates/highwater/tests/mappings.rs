@@ -14,8 +14,10 @@ use std::thread;
 
 use fastrand::Rng;
 use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
-use highwater::units::MapPage;
-use highwater::{Access, File, Manager, Mapping, Pages, RangeError, ReadError, ReadPattern, Space};
+use highwater::units::{MapPage, PAGE_BYTES, PAGE_SIZE};
+use highwater::{
+    Access, Backing, File, Manager, Mapping, Pages, RangeError, ReadError, ReadPattern, Space,
+};
 use support::{TestFile, assert_empty, first_word};
 
 const PAGES: u64 = 160;
@@ -363,6 +365,171 @@ fn threads_that_map_fault_and_unmap_under_pressure_keep_the_books() {
         assert_eq!(space.rss_precise(), Pages::ZERO);
         drop((space, file));
         assert_eq!(Arc::strong_count(&storage), 1, "{policy:?}");
+        assert_empty(&hw);
+    }
+}
+
+/// Pages of a memory object that two mappings share a third of.
+const SHARED: u64 = 96;
+
+/// A memory object, the versions of its pages, and mappings of it with their holes.
+struct Shared {
+    hw: Manager,
+    memory: File,
+    maps: [(Mapping, u64, HashSet<u64>); 2],
+    versions: Vec<u64>,
+    next: u64,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let builder = Manager::builder().capacity(Pages(48).bytes());
+        let swap = TestFile::new(2 * SHARED) as Arc<dyn Backing>;
+        let hw = builder.swap_on(swap).build().unwrap();
+        let memory = hw.shared_memory(Pages(SHARED)).unwrap();
+        let maps = [0..64, 32..SHARED].map(|range: Range<u64>| {
+            let first = range.start;
+            let map = hw.space(&hw.root()).map_file(&memory, range).unwrap();
+            (map, first, HashSet::new())
+        });
+        Self {
+            hw,
+            memory,
+            maps,
+            versions: vec![0; usize::try_from(SHARED).unwrap()],
+            next: 1,
+        }
+    }
+
+    /// Asserts that both ends of a page have its version.
+    fn assert_page(&self, bytes: &[u8], number: u64) {
+        let version = self.versions[usize::try_from(number).unwrap()];
+        let ends = [first_word(bytes), first_word(&bytes[PAGE_SIZE - 8..])];
+        assert_eq!(ends, [version; 2], "page {number}");
+    }
+
+    /// Writes the next version of a page, or learns that it was unmapped.
+    fn write(&mut self, which: usize, page: u64, rng: &mut Rng) {
+        let (map, first, holes) = &self.maps[which];
+        let number = first + page;
+        let fill = |write: &mut [u8]| {
+            self.assert_page(write, number);
+            write[..8].copy_from_slice(&self.next.to_le_bytes());
+            write[PAGE_SIZE - 8..].copy_from_slice(&self.next.to_le_bytes());
+        };
+        let written = match rng.u8(..3) {
+            0 => self
+                .hw
+                .block_on(map.write_async(page))
+                .map(|mut it| fill(&mut it)),
+            1 => match map.try_write(page) {
+                Some(mut write) => {
+                    fill(&mut write);
+                    Ok(())
+                }
+                None => return,
+            },
+            _ => map.write(page).map(|mut write| fill(&mut write)),
+        };
+        assert_eq!(written.is_err(), holes.contains(&page), "{written:?}");
+        if written.is_ok() {
+            self.versions[usize::try_from(number).unwrap()] = self.next;
+            self.next += 1;
+        }
+    }
+
+    /// Reads a page in one of the ways that there are.
+    fn read(&self, which: usize, page: u64, rng: &mut Rng) {
+        let (map, first, holes) = &self.maps[which];
+        let (number, is_hole) = (first + page, holes.contains(&page));
+        let mut copy = vec![0; PAGE_SIZE];
+        let seen = match rng.u8(..5) {
+            0 => map
+                .read_latched(page)
+                .map(|read| copy.copy_from_slice(&read)),
+            1 => {
+                let read = self.hw.block_on(map.read_latched_async(page));
+                read.map(|read| copy.copy_from_slice(&read))
+            }
+            2 => {
+                let at = number * PAGE_BYTES;
+                let got = self.memory.read_at(&self.hw.root(), at, &mut copy);
+                assert_eq!(got.unwrap(), PAGE_SIZE);
+                return self.assert_page(&copy, number);
+            }
+            3 => match map.try_read_latched(page) {
+                Some(read) => {
+                    copy.copy_from_slice(&read);
+                    Ok(())
+                }
+                None => return,
+            },
+            _ => match map.read_optimistic(page) {
+                Some(read) => {
+                    read.copy_to(0, &mut copy);
+                    assert!(read.validate());
+                    Ok(())
+                }
+                None => return,
+            },
+        };
+        assert_eq!(seen.is_err(), is_hole, "{seen:?}");
+        if !is_hole {
+            self.assert_page(&copy, number);
+        }
+    }
+
+    fn step(&mut self, rng: &mut Rng) {
+        let which = rng.usize(..2);
+        let page = rng.u64(..64);
+        let part = page..rng.u64(page..=64.min(page + 6));
+        match rng.u8(..100) {
+            0..40 => self.write(which, page, rng),
+            40..86 => self.read(which, page, rng),
+            86..90 => {
+                let (map, first, _) = &self.maps[which];
+                map.discard(part.clone()).unwrap();
+                for page in part {
+                    self.versions[usize::try_from(first + page).unwrap()] = 0;
+                }
+            }
+            90..93 => self.maps[which].0.dont_need(part).unwrap(),
+            93..95 => self.maps[which].0.will_need(part).unwrap(),
+            95..97 => self.maps[which].0.prefetch(part).unwrap(),
+            97 if rng.u8(..12) == 0 => {
+                let (map, _, holes) = &mut self.maps[which];
+                map.unmap(part.clone()).unwrap();
+                holes.extend(part);
+            }
+            97 => _ = self.hw.drop_caches(),
+            _ => _ = self.hw.root().reclaim(Pages(16).bytes()),
+        }
+    }
+}
+
+#[test]
+fn mappings_of_one_memory_see_its_bytes_at_their_own_numbers() {
+    // Goal: a page of memory has its last bytes, or zeros once it was discarded, by every way to it
+    // and through each mapping that has not unmapped it, while it comes from swap and goes there.
+    // Method: random calls on two mappings that overlap, of which one begins in the middle, in a
+    // pool of half the memory, against the versions of pages.
+    let seed = seed::seed(43);
+    for turn in 0..4 {
+        let mut rng = Rng::with_seed(seed + turn);
+        let mut model = Shared::new();
+        for step in 0..3000 {
+            model.step(&mut rng);
+            if step % 500 == 0 {
+                model.hw.check_invariants();
+            }
+        }
+        let Shared {
+            hw, memory, maps, ..
+        } = model;
+        assert!(hw.snapshot().counter("pswpin") > 300);
+        drop((memory, maps));
+        assert_eq!(hw.snapshot().counter("nr_swap_used"), 0);
+        assert_eq!(hw.snapshot().counter("bad_rss_counter"), 0);
         assert_empty(&hw);
     }
 }
