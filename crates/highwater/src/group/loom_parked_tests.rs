@@ -106,6 +106,25 @@ fn a_group_that_is_said_to_be_removed_is_charged_nothing() {
     });
 }
 
+// Goal: as above, for a thread that removes the group too: it is refused, by a look at the standing,
+// or is first.
+#[test]
+fn a_group_that_is_removed_twice_is_charged_nothing() {
+    bounded(Some(3), || {
+        let (root, old) = root_and_group();
+        let (other, tree) = (old.clone(), root.tree());
+        let (_, charged) = beside(
+            || root.tree().remove(&old),
+            move || {
+                let _is_first = tree.remove(&other).is_ok();
+                other.at(A).try_charge(ONE)
+            },
+        );
+        assert!(charged.is_err());
+        finish(&root, []);
+    });
+}
+
 // Goal: as above, on a CPU that had used neither group: words that become live while their group is
 // removed know the group that is there, also when the next one parks tokens in them.
 #[test]

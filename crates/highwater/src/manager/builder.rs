@@ -439,7 +439,8 @@ impl Builder {
     /// reader, and up to eight times as many where it does not. It stays at 32 where the reader
     /// reads its windows itself: without [background threads](Self::background), and from a
     /// buffered file. A window is also at most a 64th of the capacity, and a 16th of the maximum of
-    /// the group that pays. Default: 256 pages ([`READAHEAD_MAX`]).
+    /// the group that pays; with [`ReadPattern::Sequential`](crate::ReadPattern::Sequential), twice
+    /// all that, as in Linux. Default: 256 pages ([`READAHEAD_MAX`]).
     ///
     /// # Examples
     ///

@@ -155,7 +155,7 @@ impl File {
     }
 
     /// Reads missing pages in, as far as memory is available without selecting a victim, and
-    /// charges them to `group`. Pages that cannot be read are skipped; a later read reports the
+    /// charges them to `group`. It ends at a page that cannot be read; a later read reports the
     /// error.
     ///
     /// # Cost

@@ -99,8 +99,9 @@ impl Mapping {
 
     /// Begins to read missing pages in, in any order, and returns without waiting for storage: all
     /// are asked for at once. Takes memory as far as it is available without a victim and without
-    /// write-back; skips pages that find none, that are unmapped, or that cannot be read. A later
-    /// read waits for a page in flight, and reports its error.
+    /// write-back; skips pages that find none, that are unmapped, or that cannot be read, with the
+    /// rest of the same read of storage. A later read waits for a page in flight, and reports its
+    /// error.
     ///
     /// # Cost
     ///

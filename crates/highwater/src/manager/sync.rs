@@ -87,7 +87,7 @@ impl File {
     /// first change since it was clean ([`PageWrite::set_lsn`](crate::PageWrite::set_lsn)), or 0 if
     /// none was set. Beside writers it is cautious: a change whose record was appended before the
     /// call, with its page latched for writing, is on storage, or its page is listed, with that LSN
-    /// or a lower one.
+    /// or a lower one. Of memory, the pages that were written, for as long as it exists.
     ///
     /// # Cost
     ///
