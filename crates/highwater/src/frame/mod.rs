@@ -50,6 +50,8 @@ mod upkeep;
 mod watermarks;
 mod zoneinfo;
 
+#[cfg(all(test, not(loom)))]
+mod balloon_tests;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]

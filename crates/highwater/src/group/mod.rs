@@ -78,6 +78,8 @@ mod loom_wait_tests;
 #[cfg(all(test, not(loom)))]
 mod model_tests;
 #[cfg(all(test, not(loom)))]
+mod refusal_tests;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 #[cfg_attr(feature = "lab", visibility::make(pub))]

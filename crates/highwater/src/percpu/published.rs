@@ -102,3 +102,75 @@ impl<T: fmt::Debug> fmt::Debug for Published<T> {
         f.debug_tuple("Published").field(&self.get()).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::AtomicU32;
+
+    /// A value that counts its drop.
+    #[derive(Debug)]
+    struct Counted<'a> {
+        number: usize,
+        drops: &'a [AtomicU32],
+    }
+
+    impl Drop for Counted<'_> {
+        fn drop(&mut self) {
+            self.drops[self.number].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    // Goal: the first value stays until its place is dropped, every thread sees it and no other,
+    // and the values of all other threads are dropped at once, each of them once. Method: threads
+    // that publish at the same moment, again and again; all drops are counted.
+    #[test]
+    fn of_all_values_the_first_stays_and_the_others_are_dropped() {
+        const THREADS: usize = 4;
+        for _ in 0..200 {
+            let drops = [const { AtomicU32::new(0) }; THREADS];
+            let place = Published::empty();
+            assert!(place.get().is_none());
+            let barrier = std::sync::Barrier::new(THREADS);
+            let publish = |number| {
+                let value = Box::new(Counted {
+                    number,
+                    drops: &drops,
+                });
+                barrier.wait();
+                let published = place.publish(value).number;
+                (published, place.get().map(|value| value.number))
+            };
+            let seen: Vec<_> = std::thread::scope(|scope| {
+                let spawn = |number| scope.spawn(move || publish(number));
+                let threads: [_; THREADS] = std::array::from_fn(spawn);
+                threads
+                    .map(|thread| thread.join().expect("no panic"))
+                    .into()
+            });
+            let first = seen[0].0;
+            assert!(
+                seen.iter().all(|&pair| pair == (first, Some(first))),
+                "{seen:?}"
+            );
+            let nr_drops = || drops.each_ref().map(|count| count.load(Ordering::SeqCst));
+            let mut expected = [1; THREADS];
+            expected[first] = 0;
+            assert_eq!(nr_drops(), expected);
+            drop(place);
+            assert_eq!(nr_drops(), [1; THREADS]);
+        }
+    }
+
+    // Goal: a value that comes second is given back as it was. Method: its address.
+    #[test]
+    fn a_value_that_comes_second_is_given_back() {
+        let place = Published::empty();
+        assert!(place.try_publish(Box::new(5)).is_ok());
+        let second = Box::new(6);
+        let address = &raw const *second;
+        let back = place.try_publish(second).unwrap_err();
+        assert_eq!((*back, &raw const *back), (6, address));
+        assert_eq!((place.get(), place.publish(back)), (Some(&5), &5));
+    }
+}

@@ -74,6 +74,8 @@ mod transit;
 #[cfg(all(test, not(loom)))]
 mod access_tests;
 #[cfg(all(test, not(loom)))]
+mod balance_tests;
+#[cfg(all(test, not(loom)))]
 mod isolate_tests;
 #[cfg(all(test, loom))]
 mod loom;

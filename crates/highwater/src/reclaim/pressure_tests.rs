@@ -1,6 +1,6 @@
 //! The distribution of pressure among groups.
 
-use super::control::Outcome;
+use super::control::{Actor, Outcome, ScanControl};
 use super::tests::Scene;
 use crate::group::GroupNode;
 use crate::units::{Bytes, Pages};
@@ -232,4 +232,76 @@ fn pressure_on_a_protected_group_is_on_what_is_above() {
     assert_eq!(scene.reclaim.list_sizes(&half).total(), Pages(300));
     half.set_low(Bytes::ZERO);
     scene.assert_nothing_is_left();
+}
+
+/// Returns the pages that a request to reclaim may take from groups with these usages before it
+/// takes any below its protection.
+fn beyond(groups: &[(GroupNode, Bytes)], usages: &[Bytes]) -> Vec<u64> {
+    let protections = groups.iter().map(|(_, protection)| *protection);
+    let both = usages.iter().zip(protections);
+    let pages = both.map(|(usage, protection)| usage.saturating_sub(protection).pages_floor().0);
+    pages.collect()
+}
+
+#[test]
+fn low_is_broken_only_once_nothing_else_is_left_and_min_never() {
+    // Goal: no request takes a page below a group's `min`; one below its `low` is taken only once
+    // no group had a whole page beyond its own, is an event of that group, and of no other; a
+    // request that ignores protection empties all. Method: random groups with random protection,
+    // `min` in parts of a page too, and requests up to more than there is.
+    let mut rng = crate::seed::rng(24);
+    for _ in 0..40 {
+        let scene = Scene::new(2048);
+        let (mut lows, mut mins) = (Vec::new(), Vec::new());
+        for number in 0..rng.u64(2..8) {
+            let group = scene.group(&format!("g{number}"));
+            let size = rng.u64(1..200);
+            (0..size).for_each(|page| _ = scene.fault(&group, 1_000 * number + page));
+            let min = Bytes(rng.u64(..=size * 5_000) * rng.u64(..3) / 2);
+            let low = Pages(rng.u64(..=size + 20) * rng.u64(..3) / 2).bytes();
+            group.set_min(min);
+            group.set_low(low);
+            mins.push((group.clone(), min));
+            lows.push((group, low.max(min)));
+        }
+        for _ in 0..12 {
+            let usages = || -> Vec<Bytes> { lows.iter().map(|it| it.0.usage_precise()).collect() };
+            let events = || -> Vec<u64> { lows.iter().map(|it| it.0.events().low).collect() };
+            let (before, seen) = (usages(), events());
+            let asked = rng.u64(1..300);
+            let reclaimed = scene.shrink(&scene.groups.root(), asked, None).nr_reclaimed;
+            let after = usages();
+            let gone: u64 = before
+                .iter()
+                .zip(&after)
+                .map(|(a, b)| (*a - *b).pages_floor().0)
+                .sum();
+            assert_eq!(gone, reclaimed);
+            let unprotected: u64 = beyond(&lows, &before).iter().sum();
+            assert!(
+                reclaimed >= asked.min(unprotected),
+                "{reclaimed} of {unprotected}"
+            );
+            for (at, (group, min)) in mins.iter().enumerate() {
+                assert!(
+                    after[at] >= before[at].min(*min),
+                    "{group:?} below its `min`"
+                );
+                let is_broken = after[at] < before[at].min(lows[at].1);
+                assert_eq!(events()[at] > seen[at], is_broken, "{group:?}");
+                assert!(
+                    !is_broken || unprotected == 0,
+                    "{group:?} beside {unprotected} pages"
+                );
+            }
+        }
+        scene.reclaim.shrink(&ScanControl {
+            nr_to_reclaim: Pages::MAX,
+            target: &scene.groups.root(),
+            actor: Actor::Direct,
+            first_priority: Some(0),
+            ignores_protection: true,
+        });
+        scene.assert_nothing_is_left();
+    }
 }

@@ -128,3 +128,98 @@ impl Sum for ListSizes {
         sizes.fold(Self::default(), Add::add)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Returns lists of random lengths, some of them empty and some of more than 32 bits.
+    fn random_sizes(random: &mut fastrand::Rng) -> ListSizes {
+        let mut len = || match random.u8(..4) {
+            0 => 0,
+            _ => random.u64(..1 << 44) >> random.u32(..44),
+        };
+        ListSizes::from_lists([(); LruList::COUNT].map(|()| len()))
+    }
+
+    #[test]
+    fn a_part_has_its_share_of_each_list() {
+        // Goal: each list is scaled by the same ratio, rounded up, so that no list with pages is
+        // left out and the evictable lists exceed the part by less than a page each; no part is
+        // larger than the whole. Method: random lists and parts, at their ends too, in 128 bits.
+        let mut random = crate::seed::rng(91);
+        for _ in 0..5_000 {
+            let sizes = random_sizes(&mut random);
+            let whole = sizes.evictable().0;
+            for part in [0, 1, random.u64(..=whole), whole.saturating_sub(1)] {
+                let scaled = sizes.scaled(Pages(part));
+                if part >= whole {
+                    assert_eq!(scaled, sizes);
+                    continue;
+                }
+                for list in LruList::ALL {
+                    let [len, scaled] = [sizes, scaled].map(|sizes| u128::from(sizes.of(list).0));
+                    let (whole, part) = (u128::from(whole), u128::from(part));
+                    assert!(
+                        scaled * whole >= len * part,
+                        "{list:?} of {sizes:?} by {part}"
+                    );
+                    let rest = scaled * whole - len * part;
+                    assert!(
+                        rest < whole,
+                        "{list:?} of {sizes:?} by {part}: a page too many"
+                    );
+                }
+                let sum = scaled.evictable().0;
+                assert!(
+                    (part..part + 4).contains(&sum),
+                    "{sum} for {part} of {sizes:?}"
+                );
+            }
+            assert_eq!(sizes.scaled(Pages(whole)), sizes);
+            assert_eq!(sizes.scaled(Pages(u64::MAX)), sizes);
+        }
+    }
+
+    #[test]
+    fn sums_of_sizes_are_sums_of_each_list() {
+        // Goal: the evictable pages are those of both types and no unevictable ones; a refault
+        // competes with all evictable pages but the inactive ones of its own type; without swap,
+        // those of files only. Method: random lists, counted one by one.
+        let mut random = crate::seed::rng(92);
+        for _ in 0..1_000 {
+            let sizes = random_sizes(&mut random);
+            let evictable = LruList::ALL
+                .into_iter()
+                .filter(|&list| list != LruList::Unevictable);
+            let sum = |sizes: ListSizes, of: &dyn Fn(&LruList) -> bool| -> Pages {
+                evictable
+                    .clone()
+                    .filter(of)
+                    .map(|list| sizes.of(list))
+                    .sum()
+            };
+            assert_eq!(sizes.evictable(), sum(sizes, &|_| true));
+            assert_eq!(sizes.total() - sizes.evictable(), sizes.unevictable);
+            for page_type in PageType::ALL {
+                let rivals = sum(sizes, &|&list| list != page_type.inactive());
+                assert_eq!(sizes.workingset_for(page_type), rivals, "{page_type:?}");
+                let own = [page_type.inactive(), page_type.active()];
+                let lens = sizes.lens(page_type);
+                assert_eq!(Pages(lens.capacity), sum(sizes, &|list| own.contains(list)));
+                assert_eq!(
+                    own.map(|list| sizes.of(list).0),
+                    [lens.inactive, lens.active]
+                );
+            }
+            let unswapped = sizes.without_anon();
+            assert_eq!(unswapped.of_type(PageType::Anon), Pages::ZERO);
+            assert_eq!(unswapped.workingset_for(PageType::File), sizes.active_file);
+            let other = random_sizes(&mut random);
+            let both: ListSizes = [sizes, other].into_iter().sum();
+            for list in LruList::ALL {
+                assert_eq!(both.of(list), sizes.of(list) + other.of(list));
+            }
+        }
+    }
+}

@@ -522,3 +522,52 @@ fn no_clock_judges_what_another_of_its_number_counted() {
     }
     scene.assert_nothing_is_left();
 }
+
+#[test]
+fn a_group_has_the_swappiness_of_the_nearest_setting() {
+    // Goal: a group's swappiness is its own, else that of the nearest ancestor with one, else the
+    // pool's, which is at most 200; a larger one is refused for a group and changes nothing.
+    // Method: random settings of a tree that grows, also of groups that have no lists yet, set and
+    // removed, against a search upwards.
+    let mut rng = crate::seed::rng(23);
+    let scene = Scene::new(64);
+    let reclaim = &scene.reclaim;
+    // With the parent's place and the own setting.
+    let mut groups = vec![(scene.groups.root(), None, None)];
+    let mut pools = reclaim.swappiness_of(&scene.groups.root());
+    for step in 0..600 {
+        let at = rng.usize(..groups.len());
+        let asked = rng.u64(..250);
+        let group = groups[at].0.clone();
+        match rng.u8(..5) {
+            0 if groups.len() < 30 && group.depth() < 5 => {
+                let child = group.child(&format!("g{step}"), Limits::default()).unwrap();
+                if rng.bool() {
+                    reclaim.add_group(&child);
+                }
+                groups.push((child, Some(at), None));
+            }
+            1 => {
+                reclaim.set_swappiness(asked);
+                pools = asked.min(200);
+            }
+            2 => {
+                assert_eq!(reclaim.set_group_swappiness(&group, None), Ok(()));
+                groups[at].2 = None;
+            }
+            _ => {
+                let outcome = reclaim.set_group_swappiness(&group, Some(asked));
+                assert_eq!(outcome.is_ok(), asked <= 200, "{asked}: {outcome:?}");
+                if asked <= 200 {
+                    groups[at].2 = Some(asked);
+                }
+            }
+        }
+        for (at, (group, ..)) in groups.iter().enumerate() {
+            let mut chain = std::iter::successors(Some(at), |&at| groups[at].1);
+            let nearest = chain.find_map(|at| groups[at].2);
+            let found = reclaim.swappiness_of(group);
+            assert_eq!(found, nearest.unwrap_or(pools), "{group:?} at step {step}");
+        }
+    }
+}

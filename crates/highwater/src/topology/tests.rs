@@ -351,3 +351,169 @@ fn cpus_share_the_smallest_part_that_holds_both() {
     let system = Topology::detect_from(machine.lay_out().path());
     assert_eq!(pairs(&system, [0, 8, 1, 2, 4]), distances);
 }
+
+/// Returns a machine of sockets, caches and cores of random sizes as the place of each CPU number;
+/// `None` for numbers of no CPU. Numbers are dealt at random.
+fn random_machine(random: &mut fastrand::Rng) -> Vec<Option<CpuPlace>> {
+    let mut places = Vec::new();
+    let (mut llc, mut core) = (0, 0);
+    for socket in 0..random.i64(1..4) {
+        for _ in 0..random.usize(1..4) {
+            for _ in 0..random.usize(1..4) {
+                let place = CpuPlace { socket, llc, core };
+                places.extend(vec![Some(place); random.usize(1..4)]);
+                core += 1;
+            }
+            llc += 1;
+        }
+    }
+    places.extend(vec![None; random.usize(..4)]);
+    random.shuffle(&mut places);
+    places
+}
+
+/// Returns the numbers of the CPUs whose place has the same `part` as that of `cpu`, as a list.
+fn list_of<T: PartialEq>(
+    places: &[Option<CpuPlace>],
+    cpu: usize,
+    part: impl Fn(&CpuPlace) -> T,
+) -> String {
+    let part_of = |cpu: usize| places[cpu].as_ref().map(&part);
+    let alike = (0..places.len()).filter(|&other| part_of(other) == part_of(cpu));
+    let alike: Vec<String> = alike.map(|other| other.to_string()).collect();
+    alike.join(",")
+}
+
+impl Files for BTreeMap<String, String> {
+    fn read(&self, name: &str) -> std::io::Result<String> {
+        let text = self.get(name).ok_or(std::io::ErrorKind::NotFound)?;
+        Ok(text.clone())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let directory = format!("{name}/");
+        self.contains_key(name) || self.keys().any(|file| file.starts_with(&directory))
+    }
+}
+
+/// Returns the files of a machine; the index of a cache does not tell its level.
+fn files_of(places: &[Option<CpuPlace>], random: &mut fastrand::Rng) -> BTreeMap<String, String> {
+    let online = (0..places.len()).filter(|&cpu| places[cpu].is_some());
+    let online: Vec<String> = online.map(|cpu| cpu.to_string()).collect();
+    let mut files = BTreeMap::from([
+        ("online".into(), online.join(",")),
+        ("possible".into(), format!("0-{}", places.len() - 1)),
+    ]);
+    for (cpu, place) in places.iter().enumerate() {
+        let Some(CpuPlace { socket, .. }) = place else {
+            continue;
+        };
+        let siblings = list_of(places, cpu, |place| place.core);
+        let sharers = list_of(places, cpu, |place| place.llc);
+        let mut file = |name: &str, text: &str| {
+            files.insert(format!("cpu{cpu}/{name}"), format!("{text}\n"));
+        };
+        file("topology/physical_package_id", &socket.to_string());
+        file("topology/thread_siblings_list", &siblings);
+        let mut caches = [("1", &siblings), ("2", &siblings), ("3", &sharers)];
+        random.shuffle(&mut caches);
+        for (index, (level, shared)) in caches.iter().enumerate() {
+            file(&format!("cache/index{index}/level"), level);
+            file(&format!("cache/index{index}/shared_cpu_list"), shared);
+        }
+    }
+    files
+}
+
+// Goal: however CPUs are numbered, the position is the rank by socket, last-level cache, core and
+// thread, and two CPUs share the smallest part that has both. Method: random machines with random
+// numbers, holes and orders of caches; groups of the reference are those of its lowest CPU.
+#[test]
+fn positions_are_ranks_whatever_the_numbers_are() {
+    let mut random = crate::seed::rng(71);
+    for _ in 0..30 {
+        let places = random_machine(&mut random);
+        let topology = Topology::detect_from(&files_of(&places, &mut random));
+        assert_positions_are_a_permutation(&topology);
+        let cpus = || (0..places.len()).filter(|&cpu| places[cpu].is_some());
+        let lowest = |cpu: usize, is_in: &dyn Fn(&CpuPlace) -> bool| {
+            let is_in = |other: &usize| places[*other].as_ref().is_some_and(is_in);
+            cpus().find(is_in).unwrap_or(cpu)
+        };
+        let mut order: Vec<usize> = cpus().collect();
+        order.sort_by_key(|&cpu| {
+            let CpuPlace { socket, llc, core } = places[cpu].unwrap();
+            let first_of_llc = lowest(cpu, &|other| other.llc == llc);
+            (
+                socket,
+                first_of_llc,
+                lowest(cpu, &|other| other.core == core),
+                cpu,
+            )
+        });
+        let positions = order
+            .iter()
+            .map(|&cpu| topology.position(CpuId::from_index(cpu)));
+        assert!(positions.eq(0..order.len()), "{places:?}");
+        assert_eq!(topology.nr_online(), order.len());
+        for (one, other) in cpus().flat_map(|one| cpus().map(move |other| (one, other))) {
+            let (a, b) = (places[one].unwrap(), places[other].unwrap());
+            let expected = match (a.socket == b.socket, a.llc == b.llc, a.core == b.core) {
+                _ if one == other => Sharing::Cpu,
+                (_, _, true) => Sharing::Core,
+                (_, true, _) => Sharing::Llc,
+                (true, ..) => Sharing::Socket,
+                _ => Sharing::Machine,
+            };
+            let shared = topology.sharing(CpuId::from_index(one), CpuId::from_index(other));
+            assert_eq!(shared, expected, "CPUs {one} and {other} of {places:?}");
+        }
+    }
+}
+
+// Goal: a CPU without a known place shares the machine with all others and itself with itself, and
+// so does one that is beyond those that are known. Method: a hole in the numbering, and numbers
+// from the first unknown one to the last of all.
+#[test]
+fn a_cpu_without_a_place_shares_nothing_smaller_than_the_machine() {
+    let topology = Topology::with_offline(4, &[2]);
+    assert_eq!((topology.nr_cpus(), topology.nr_online()), (4, 3));
+    assert_eq!(topology.position(CpuId(2)), 3, "after all that are known");
+    for cpu in [2, 4, 5, u32::MAX].map(CpuId) {
+        assert_eq!(topology.sharing(cpu, cpu), Sharing::Cpu);
+        for other in [0, 1, 3].map(CpuId) {
+            assert_eq!(topology.sharing(cpu, other), Sharing::Machine);
+            assert_eq!(topology.sharing(other, cpu), Sharing::Machine);
+        }
+    }
+    assert_eq!(topology.sharing(CpuId(0), CpuId(3)), Sharing::Llc);
+}
+
+// Goal: texts as wide as a topology may be keep every level apart. Method: all ways to write the
+// maximum as four powers of two, whose counts are products; one factor doubled is too much.
+#[test]
+fn the_widest_machines_have_the_counts_of_their_text() {
+    for (sockets, llcs, cores) in [(0, 0, 0), (16, 0, 0), (0, 16, 0), (1, 2, 12), (4, 4, 4)] {
+        let threads = 16 - sockets - llcs - cores;
+        let factors = [sockets, llcs, cores, threads].map(|power: u32| 1 << power);
+        let text = factors.map(|factor: usize| factor.to_string()).join("x");
+        let topology: Topology = text.parse().unwrap();
+        let [nr_sockets, nr_llcs, nr_cores, _] = factors;
+        let counts = [
+            nr_sockets,
+            nr_sockets * nr_llcs,
+            nr_sockets * nr_llcs * nr_cores,
+        ];
+        let shown = topology.to_string();
+        let numbers = shown.split(|c: char| !c.is_ascii_digit());
+        let numbers: Vec<usize> = numbers.filter_map(|digits| digits.parse().ok()).collect();
+        assert_eq!(numbers[..], [&[CPUS_MAX][..], &counts].concat(), "{shown}");
+        for doubled in 0..4 {
+            let mut factors = factors;
+            factors[doubled] *= 2;
+            let text = factors.map(|factor| factor.to_string()).join("x");
+            let refused = ParseTopologyError::TooManyCpus { text: text.clone() };
+            assert_eq!(text.parse::<Topology>().unwrap_err(), refused);
+        }
+    }
+}

@@ -6,7 +6,7 @@
 //! and an interval that contains the exact one.
 
 mod page;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::fmt;

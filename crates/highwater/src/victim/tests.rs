@@ -1,7 +1,9 @@
 //! Groups as candidates, badness at its limits, and the text of a record. `tests/victim.rs` has the
 //! search itself.
 
-use super::{ChosenGroup, Decision, Policy, Selector, Standing, State, select};
+use super::{
+    Candidates, Choice, ChosenGroup, Decision, Policy, Proof, Selector, Standing, State, select,
+};
 use crate::group::{GroupKey, GroupNode, GroupTree, Limits, NodeCharge};
 use crate::units::{Bytes, CpuId, Estimate, OomScoreAdj};
 
@@ -240,5 +242,217 @@ fn a_record_is_one_line_with_every_number() {
         decision.chosen().unwrap().record.to_string(),
         "/g2: estimate 400 KiB (288 KiB to 512 KiB), not read, badness 4288 KiB with oom_score_adj \
          1000; proven; next /g0 with at most 1312 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
+    );
+}
+
+/// Candidates with their standing, and the exact usage of those that are not gone.
+struct Listed(Vec<(Standing, Option<u64>)>);
+
+impl Candidates for Listed {
+    type Id = usize;
+
+    fn for_each(&self, mut visit: impl FnMut(usize, &Standing)) {
+        for (id, (standing, _)) in self.0.iter().enumerate() {
+            visit(id, standing);
+        }
+    }
+
+    fn precise_usage(&self, id: usize) -> Option<Bytes> {
+        self.0[id].1.map(Bytes)
+    }
+}
+
+/// Returns an ordinary candidate known to use `low` to `high`.
+fn between(low: u64, high: u64) -> Standing {
+    Standing::from(Estimate {
+        value: Bytes(low),
+        low: Bytes(low),
+        high: Bytes(high),
+    })
+}
+
+fn search(candidates: &Listed, policy: &Policy) -> Decision<Choice<usize>, usize> {
+    Selector::with_capacity(4).select(candidates, policy)
+}
+
+// Goal: a candidate that goes first is stopped before all others whatever they use, unless it is
+// unkillable or holds nothing; of several, the lowest number is. Method: beside a candidate of all
+// memory; each exception in turn, with and without exact reads.
+#[test]
+fn those_that_go_first_are_stopped_before_all_others_if_they_hold_anything() {
+    let first = |usage: u64, adj: i32| Standing {
+        state: State::First,
+        oom_score_adj: OomScoreAdj::clamped(adj),
+        ..between(usage, usage)
+    };
+    let giant = (between(u64::MAX - 1, u64::MAX), Some(u64::MAX));
+    for (firsts, chosen) in [
+        ([first(1, 0), first(1, 0)], 1),
+        ([first(1, 0), first(u64::MAX, 1000)], 1),
+        ([first(0, 0), first(1, -999)], 2),
+        ([first(9, -1000), first(1, 0)], 2),
+        ([first(9, -1000), first(0, 1000)], 0),
+    ] {
+        let exact = |standing: Standing| (standing, Some(standing.usage.value.0));
+        let listed = Listed(vec![giant, exact(firsts[0]), exact(firsts[1])]);
+        for reads_max in [0, 1, usize::MAX] {
+            let policy = Policy {
+                reads_max,
+                ..PROVEN
+            };
+            let choice = search(&listed, &policy).chosen().unwrap();
+            assert_eq!(choice.id, chosen, "{firsts:?}, {reads_max} reads");
+            assert_eq!(choice.badness == i64::MAX, chosen > 0);
+        }
+    }
+    // It seems to hold a page, and holds none: reading it does not select it.
+    let empty = Standing {
+        state: State::First,
+        ..between(0, 4096)
+    };
+    let listed = Listed(vec![(empty, Some(0)), (between(5, 9), Some(7))]);
+    let choice = search(&listed, &PROVEN).chosen().unwrap();
+    assert_eq!((choice.id, choice.badness, choice.gap), (1, 5, Bytes::ZERO));
+}
+
+// Goal: the search ends once no other can be worse by more than the indifference, not a byte
+// sooner, and the gap says how much that is. Method: a candidate known exactly beside one of an
+// interval whose upper end lies from one below to one above that width, also at the end of 64 bits.
+#[test]
+fn indifference_ends_a_search_to_the_byte() {
+    for (width, beyond) in [
+        (1, 0),
+        (1, 1),
+        (100, 99),
+        (100, 100),
+        (100, 101),
+        (u64::MAX, 1 << 62),
+    ] {
+        let listed = Listed(vec![
+            (between(1000, 1000), Some(1000)),
+            (between(900, 1000 + beyond), Some(1000 + beyond)),
+        ]);
+        let policy = Policy {
+            indifferent_within: Bytes(width),
+            ..PROVEN
+        };
+        let choice = search(&listed, &policy).chosen().unwrap();
+        let is_settled = beyond <= width;
+        assert_eq!(choice.census.reads == 0, is_settled, "{beyond} of {width}");
+        let (id, gap) = if is_settled { (0, beyond) } else { (1, 0) };
+        assert_eq!((choice.id, choice.gap), (id, Bytes(gap)));
+        let proof = if gap == 0 {
+            Proof::Proven
+        } else {
+            Proof::Indifferent
+        };
+        assert_eq!(choice.proof, proof);
+    }
+}
+
+// Goal: without exact reads the highest lower bound is selected if it reaches the floor; while none
+// does, reading goes on, because the limit never prevents a selection. Method: floors around the
+// lower bounds of two candidates, one of which uses as much as it may.
+#[test]
+fn no_reads_are_allowed_but_those_that_find_any_victim() {
+    let listed = Listed(vec![
+        (between(10, 100), Some(100)),
+        (between(20, 50), Some(20)),
+    ]);
+    for (floor, chosen, reads) in [
+        (0, Some((1, None)), 0),
+        (20, Some((1, None)), 0),
+        (21, Some((0, Some(Bytes(100)))), 1),
+        (100, Some((0, Some(Bytes(100)))), 1),
+        (101, None, 0),
+    ] {
+        let policy = Policy {
+            reads_max: 0,
+            floor: Bytes(floor),
+            ..PROVEN
+        };
+        let decision = search(&listed, &policy);
+        let (found, census) = match decision {
+            Decision::Chosen(choice) => (Some((choice.id, choice.exact)), choice.census),
+            Decision::Nobody(census) => (None, census),
+            Decision::Wait { .. } => panic!("none is being stopped"),
+        };
+        assert_eq!((found, census.reads), (chosen, reads), "floor {floor}");
+    }
+}
+
+// Goal: a candidate that is gone when it is read is not the victim, and costs one read. Method: the
+// worst of three is gone, then two of them, then all.
+#[test]
+fn a_candidate_that_is_gone_is_passed_over() {
+    let of = |exact: [Option<u64>; 3]| {
+        let highs = [100, 90, 80];
+        let members = highs.iter().zip(exact);
+        Listed(
+            members
+                .map(|(&high, exact)| (between(0, high), exact))
+                .collect(),
+        )
+    };
+    for (exact, chosen, reads) in [
+        ([None, Some(85), Some(80)], Some((1, 85)), 2),
+        ([None, Some(79), Some(80)], Some((2, 80)), 3),
+        ([None, None, Some(1)], Some((2, 1)), 3),
+        ([None, None, None], None, 3),
+    ] {
+        let decision = search(&of(exact), &PROVEN);
+        let (found, census) = match decision {
+            Decision::Chosen(choice) => (Some((choice.id, choice.badness)), choice.census),
+            Decision::Nobody(census) => (None, census),
+            Decision::Wait { .. } => panic!("none is being stopped"),
+        };
+        assert_eq!((found, census.reads), (chosen, reads), "{exact:?}");
+    }
+}
+
+// Goal: a record says in words why a search ended, also for a negative badness and for a candidate
+// that goes first. Method: the whole text of each kind.
+#[test]
+fn a_record_names_each_end_of_a_search() {
+    let text =
+        |listed: &Listed, policy: &Policy| search(listed, policy).chosen().unwrap().to_string();
+    let wide = Listed(vec![
+        (between(0, 100), Some(60)),
+        (between(40, 90), Some(50)),
+        (between(0, 80), Some(1)),
+    ]);
+    let one_read = Policy {
+        reads_max: 1,
+        ..PROVEN
+    };
+    assert_eq!(
+        text(&wide, &one_read),
+        "1: 50 B (estimate 40 B (40 B to 90 B)); another may have 50 B more, reads are spent; \
+         next 0 with at most 100 B; 3 scanned, 3 eligible, 3 in reach, 1 read, 1 pass"
+    );
+    let easy = Policy {
+        indifferent_within: Bytes(60),
+        ..PROVEN
+    };
+    assert_eq!(
+        text(&wide, &easy),
+        "1: estimate 40 B (40 B to 90 B), not read; another may have 60 B more, which is \
+         indifferent; next 0 with at most 100 B; 3 scanned, 3 eligible, 3 in reach, 0 read, 1 pass"
+    );
+    let adjusted = |adj, state| Standing {
+        oom_score_adj: OomScoreAdj::clamped(adj),
+        state,
+        ..between(500, 500)
+    };
+    let [spared, first] = [State::Ordinary, State::First].map(|state| adjusted(-750, state));
+    assert_eq!(
+        text(&Listed(vec![(spared, None), (spared, None)]), &PROVEN),
+        "0: estimate 500 B (500 B to 500 B), not read, badness -250 B with oom_score_adj -750; \
+         proven; next 1 with at most -250 B; 2 scanned, 2 eligible, 2 in reach, 0 read, 1 pass"
+    );
+    assert_eq!(
+        text(&Listed(vec![(first, None)]), &PROVEN),
+        "0: estimate 500 B (500 B to 500 B), not read, goes first; proven; \
+         1 scanned, 1 eligible, 1 in reach, 0 read, 1 pass"
     );
 }

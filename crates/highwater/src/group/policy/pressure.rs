@@ -443,4 +443,82 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_clock_that_goes_back_and_ends_without_begins_lose_no_time() {
+        // Goal: a moment before one that was seen counts as that one, an end without a begin is not
+        // counted, totals never fall, and full is at most some in every number. Method: random
+        // changes at times that jump back and forth, against counts of each millisecond.
+        let mut rng = crate::seed::rng(3);
+        let mut meter = StallMeter::new();
+        let (mut latest, mut stalled, mut working) = (0_u64, 0_u64, 0_u64);
+        let (mut some, mut full) = (0, 0);
+        for _ in 0..3_000 {
+            let now = (latest + rng.u64(..3_000)).saturating_sub(rng.u64(..2_000));
+            let passed = now.saturating_sub(latest);
+            some += if stalled > 0 { passed } else { 0 };
+            full += if stalled > 0 && working == 0 {
+                passed
+            } else {
+                0
+            };
+            latest += passed;
+            let change = [
+                Change::Enter,
+                Change::Leave,
+                Change::Stall,
+                Change::Resume,
+                Change::StallFromOutside,
+                Change::ResumeOutside,
+            ][rng.usize(..6)];
+            let (stalls, ends) = (
+                matches!(change, Change::Stall | Change::StallFromOutside),
+                matches!(change, Change::Resume | Change::ResumeOutside),
+            );
+            stalled = (stalled + u64::from(stalls)).saturating_sub(ends.into());
+            let begins_work = matches!(change, Change::Enter | Change::Resume);
+            let ends_work = matches!(change, Change::Leave | Change::Stall);
+            working = (working + u64::from(begins_work)).saturating_sub(ends_work.into());
+            meter.change(change, ms(now));
+            assert_eq!(meter.nr_stalled(), stalled, "{change:?}");
+            let seen = meter.read(ms(now.saturating_sub(rng.u64(..5_000))));
+            let totals = (seen.some.total_us, seen.full.total_us);
+            assert_eq!(totals, (some * 1_000, full * 1_000), "{change:?} at {now}");
+            for (some, full) in percents(seen.some).iter().zip(percents(seen.full)) {
+                assert!(full <= *some && (0.0..=100.0).contains(some), "{seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_has_its_own_stalls_only() {
+        // Goal: windows begin at multiples of 2 s, and each is credited with the stalls in it.
+        // Method: the same second is lost inside one window, or half in each of two; a sample of
+        // half a window, or two of a quarter, by the kernel's rule. And the text as of
+        // `memory.pressure`.
+        let lost = |from: u64| {
+            let mut meter = StallMeter::new();
+            meter.change(Change::StallFromOutside, ms(from));
+            meter.change(Change::ResumeOutside, ms(from + 1_000));
+            meter.read(ms(8_000))
+        };
+        let sampled = |windows: &[u64]| {
+            let mut lost = Lost::default();
+            windows.iter().for_each(|&window| lost.sample(ms(window)));
+            percents(lost.read())
+        };
+        assert_eq!(percents(lost(4_500).some), sampled(&[0, 0, 1_000, 0]));
+        assert_eq!(percents(lost(4_000).some), sampled(&[0, 0, 1_000, 0]));
+        assert_eq!(percents(lost(5_000).some), sampled(&[0, 0, 1_000, 0]));
+        assert_eq!(percents(lost(5_500).some), sampled(&[0, 0, 500, 500]));
+        assert_ne!(sampled(&[0, 0, 500, 500]), sampled(&[0, 0, 1_000, 0]));
+        let mut beside = StallMeter::new();
+        beside.change(Change::Enter, Duration::ZERO);
+        beside.change(Change::StallFromOutside, Duration::ZERO);
+        assert_eq!(
+            beside.read(ms(2_000)).to_string(),
+            "some avg10=18.11 avg60=3.27 avg300=0.68 total=2000000\n\
+             full avg10=0.00 avg60=0.00 avg300=0.00 total=0"
+        );
+    }
 }

@@ -47,6 +47,10 @@ mod two_list;
 
 #[cfg(feature = "lab")]
 mod kernel;
+#[cfg(all(test, not(loom)))]
+mod reference_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use balanced::Balanced;
 pub use car::Car;
