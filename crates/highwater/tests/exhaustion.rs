@@ -6,13 +6,17 @@
 mod support;
 
 use std::iter;
-use std::sync::{Arc, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::units::OomScoreAdj;
 use highwater::victim::Policy;
-use highwater::{Charge, Group, Limits, Manager, Pages};
+use highwater::{Bytes, Charge, Group, Limits, Manager, Pages};
 use support::{assert_empty, manager};
 
 /// The charges of each group.
@@ -265,4 +269,160 @@ fn a_removed_groups_handler_is_dropped() {
     let late = Arc::clone(&owned);
     engine.on_exhausted(move |_| _ = &late);
     assert_eq!(Arc::strong_count(&owned), 1, "a removed group keeps none");
+}
+
+/// A manager of 10 MiB that only accounts, in which a stopping group has an hour.
+fn accounting() -> Manager {
+    let builder = Manager::builder().capacity(Bytes::mib(10));
+    let builder = builder.frames(Bytes(0)).grace(Duration::from_secs(3600));
+    builder.build().unwrap()
+}
+
+fn child(parent: &Group, name: &str) -> Group {
+    parent.child(name, Limits::default()).unwrap()
+}
+
+/// Sets a handler of the root that records the names of victims.
+fn recorded(hw: &Manager) -> Arc<Mutex<Vec<String>>> {
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let tells = Arc::clone(&told);
+    hw.root()
+        .on_exhausted(move |victim| tells.lock().unwrap().push(victim.group().name().to_owned()));
+    told
+}
+
+// Goal: a group begins with the adjustment of the group above, and keeps it whatever that is set to
+// later; the lowest excludes it from selection, also if it uses everything. Method: three levels,
+// made before and after settings at both ends and one inside; then requests until no group is left.
+#[test]
+fn an_adjustment_is_inherited_at_creation_only() {
+    let hw = accounting();
+    let tenant = child(&hw.root(), "tenant");
+    let [low, high, less] = [-1001, 1001, -100].map(OomScoreAdj::clamped);
+    let before = child(&tenant, "before");
+    tenant.set_oom_score_adj(low);
+    let spared = child(&tenant, "spared");
+    let below = child(&spared, "below");
+    tenant.set_oom_score_adj(high);
+    let after = child(&tenant, "after");
+    spared.set_oom_score_adj(less);
+    let last = child(&spared, "last");
+    let all = [&hw.root(), &tenant, &before, &spared, &below, &after, &last];
+    let expected = [0, 1000, 0, -100, -1000, 1000, -100];
+    assert_eq!(all.map(|group| group.oom_score_adj().get()), expected);
+    let told = recorded(&hw);
+    // In thousandths of 10 MiB: 700 - 1000, 5 + 1000, 150 - 100, and 110.
+    let sizes = [(&below, 7168), (&after, 50), (&last, 1536), (&before, 1126)];
+    let _held = sizes.map(|(group, kib)| group.charge(Bytes::kib(kib)).unwrap());
+    let failed = hw.root().charge(Bytes::mib(5)).unwrap_err();
+    assert_eq!(*told.lock().unwrap(), ["after", "before", "last"]);
+    assert_eq!((failed.victims, failed.dying), (3, 0));
+}
+
+// Goal: a waiting charge that looks for memory stops one group until that has given everything
+// back; memory that it hands to another group is given back by it. Method: a victim that drops a
+// part, one that hands its rest on, and the heir, which is told then; polls alone, and a grace
+// period that never ends.
+#[test]
+fn a_victim_that_hands_its_memory_on_has_stopped() {
+    let hw = accounting();
+    let [first, heir] = ["first", "heir"].map(|name| child(&hw.root(), name));
+    let told = recorded(&hw);
+    let mut held = first.charge(Bytes::mib(6)).unwrap();
+    let mut inherited = heir.charge(Bytes::mib(4)).unwrap();
+    let mut waits = pin!(hw.root().charge_async(Bytes::mib(3)));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut is_pending = || waits.as_mut().poll(&mut context).is_pending();
+    assert!(is_pending());
+    held.shrink(Bytes::mib(2));
+    let part = held.transfer(&heir, Bytes::mib(4) - Bytes(1)).unwrap();
+    inherited.merge(part).unwrap();
+    assert!(is_pending() && is_pending());
+    assert_eq!(*told.lock().unwrap(), ["first"], "it holds a byte still");
+    inherited
+        .merge(held.transfer(&heir, Bytes(1)).unwrap())
+        .unwrap();
+    assert!(is_pending());
+    assert_eq!(*told.lock().unwrap(), ["first", "heir"]);
+    inherited.shrink(Bytes::mib(1));
+    assert!(!is_pending());
+}
+
+/// Calls into the manager when it is dropped.
+struct CallsBack(Group, Arc<AtomicU32>);
+
+impl Drop for CallsBack {
+    fn drop(&mut self) {
+        let Self(group, calls) = self;
+        drop(group.charge(Bytes(1)));
+        drop(group.child("made by a drop", Limits::default()));
+        group.on_exhausted(|_| ());
+        group.on_reclaim(|_| Bytes(0));
+        calls.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// Goal: objects that a handler owns end with it, and may call any method then: no lock is held.
+// Method: handlers of both kinds that are replaced, whose group is removed, or that come too late;
+// their objects charge, create groups and set handlers.
+#[test]
+fn what_a_handler_owns_may_call_back_when_it_ends() {
+    let (ended, has_ended) = mpsc::channel();
+    thread::spawn(move || {
+        let hw = accounting();
+        let calls = Arc::new(AtomicU32::new(0));
+        let group = child(&hw.root(), "group");
+        let other = child(&hw.root(), "other");
+        let set = |group: &Group| {
+            let own = || CallsBack(other.clone(), Arc::clone(&calls));
+            let (exhausted, reclaim) = (own(), own());
+            group.on_exhausted(move |_| _ = &exhausted);
+            group.on_reclaim(move |_| Bytes(u64::from(reclaim.0.is_removed())));
+        };
+        let mut counts = Vec::new();
+        let mut count = || counts.push(calls.swap(0, Ordering::Relaxed));
+        set(&group);
+        count();
+        set(&group);
+        count();
+        group.remove().unwrap();
+        count();
+        set(&group);
+        count();
+        assert_eq!(counts, [0, 2, 2, 2]);
+        ended.send(()).unwrap();
+    });
+    let waited = has_ended.recv_timeout(Duration::from_secs(30));
+    assert_eq!(waited, Ok(()), "it waits for itself");
+}
+
+// Goal: a handler that panics leaves the manager as it was: the panic propagates in the charging
+// thread, nothing is charged or queued, the victim counts as told, and the thread may ask again.
+// Method: an immediate charge and one in the queue, each told of a group of its own; then a handler
+// that gives back.
+#[test]
+fn a_handler_that_panics_can_be_called_again() {
+    let hw = accounting();
+    let queries = ["a", "b"].map(|name| child(&hw.root(), name));
+    let held = [6, 4].map(Bytes::mib);
+    let held = [0, 1].map(|at| Some(queries[at].charge(held[at]).unwrap()));
+    hw.root().on_exhausted(|_| panic!("as told"));
+    let root = hw.root();
+    let at_once = catch_unwind(AssertUnwindSafe(|| root.charge(Bytes::mib(1)).is_ok()));
+    assert!(at_once.is_err());
+    queries[0].remove().unwrap();
+    let in_line = || root.charge_async(Bytes::mib(1)).wait().is_ok();
+    assert!(catch_unwind(AssertUnwindSafe(in_line)).is_err());
+    let kills = queries.each_ref().map(|group| group.events().oom_kill);
+    assert_eq!((kills, root.nr_waiting()), ([1, 1], 0));
+    assert_eq!(root.usage_precise(), Bytes::mib(10));
+    queries[1].exit_oom_victim();
+    let held = Mutex::new(held);
+    root.on_exhausted(move |victim| {
+        assert_eq!(victim.group().name(), "b");
+        held.lock().unwrap()[1] = None;
+    });
+    drop(root.charge(Bytes::mib(4)).unwrap());
+    root.on_exhausted(|_| ());
+    assert_eq!(root.usage_precise(), Bytes(0));
 }

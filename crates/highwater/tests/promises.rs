@@ -1,16 +1,20 @@
 //! Promise: a group that has given what it promised is asked again, a victim that has given
 //! everything is told again, and a thread that is throttled holds up no other group; a transfer is
-//! not throttled; a wait is one stall, however many looks it takes.
+//! not throttled; a wait is one stall, however many looks it takes. Memory counts as given if the
+//! group's usage fell by it, whatever becomes of the request.
 
 mod support;
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::{Access, Bytes, Charge, Group, Limits, Manager, ReclaimRequest, Throttling};
+use highwater::{
+    Access, Bytes, Charge, ChargeWait, Group, Limits, Manager, ReclaimRequest, Throttling,
+};
 use support::{TestFile, mapped};
 
 /// A manager of 16 MiB without frames.
@@ -315,4 +319,191 @@ fn the_time_of_a_handler_is_no_stall() {
     assert!(begun.elapsed() >= Duration::from_secs(2));
     let stalled = Duration::from_nanos(hw.snapshot().stall_ns_total);
     assert!(stalled < Duration::from_secs(1), "{stalled:?}");
+}
+
+/// Longer than any test.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Sets a handler that promises `bytes` and gives nothing itself; returns the count of its calls.
+fn promising(group: &Group, bytes: Bytes) -> Arc<AtomicU32> {
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    group.on_reclaim(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        bytes
+    });
+    asked
+}
+
+fn is_pending(waits: &mut Pin<Box<ChargeWait>>) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    waits.as_mut().poll(&mut context).is_pending()
+}
+
+/// Returns the counters of promises: asked, given in MiB, late.
+fn promises(hw: &Manager) -> [u64; 3] {
+    let snapshot = hw.snapshot();
+    let count = |name| snapshot.counter(name);
+    let given = count("on_reclaim_given");
+    assert_eq!(given % Bytes::mib(1).0, 0, "the tests give whole MiB");
+    [
+        count("on_reclaim_asked"),
+        given / Bytes::mib(1).0,
+        count("on_reclaim_late"),
+    ]
+}
+
+// Goal: a promise that was kept ends with the request that asked, also if that request fails or is
+// dropped: memory that the group uses again later does not look like a broken promise. Method: a
+// grace period that never ends; the group keeps its promise, the request ends without another look
+// at it, the group uses as much again; the next request asks it at once.
+#[test]
+fn a_promise_that_was_kept_ends_with_a_request_that_fails() {
+    type End = fn(&Group);
+    let ends: [(&str, End); 3] = [
+        ("dropped", |_| ()),
+        ("removed", |query| query.remove().expect("no children")),
+        ("lowered", |query| {
+            let lowered = query.set_max(Bytes::mib(1));
+            lowered.expect("nothing is charged to it");
+        }),
+    ];
+    for (name, end) in ends {
+        let hw = without_frames(HOUR);
+        let [sort, query] = ["sort", "query"].map(|name| child(&hw.root(), name));
+        let held = hold(&sort, Bytes::mib(12));
+        let asked = promising(&sort, Bytes::mib(4));
+        let mut request = Box::pin(query.charge_async(Bytes::mib(10)));
+        assert!(is_pending(&mut request));
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "{name}");
+        held.lock().expect("no panic")[0].shrink(Bytes::mib(4));
+        end(&query);
+        if name != "dropped" {
+            assert!(!is_pending(&mut request), "{name}: it is refused");
+        }
+        drop(request);
+        assert_eq!(promises(&hw), [1, 4, 0], "{name}");
+        refill(&held, &sort, Bytes::mib(4));
+        let mut next = Box::pin(hw.root().charge_async(Bytes::mib(8)));
+        assert!(is_pending(&mut next));
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "{name}");
+    }
+}
+
+// Goal: given is the fall of the group's usage, at most the promised amount, and a promise is late
+// if that is less. Method: handlers that promise, drop and charge anew at once, one charge in
+// exchange for another among them; the request fails in any case.
+#[test]
+fn the_fall_of_usage_counts_as_given_up_to_the_promise() {
+    // Promised, dropped and charged anew, then given and late.
+    let cases = [
+        ([4, 4, 0], [4, 0]),
+        ([4, 6, 0], [4, 0]),
+        ([4, 6, 2], [4, 0]),
+        ([4, 1, 0], [1, 1]),
+        ([4, 6, 3], [3, 1]),
+        ([4, 4, 4], [0, 1]),
+        ([4, 0, 0], [0, 1]),
+        ([0, 3, 0], [0, 0]),
+    ];
+    for (plan, [given, late]) in cases {
+        let [promised, dropped, anew] = plan.map(Bytes::mib);
+        let hw = without_frames(Duration::from_millis(5));
+        let [sort, other] = ["sort", "other"].map(|name| child(&hw.root(), name));
+        let _stays = other.charge(Bytes::mib(2)).expect("there is room");
+        let held = hold(&sort, Bytes::mib(12));
+        let (group, own, calls) = (sort.clone(), Arc::clone(&held), AtomicU32::new(0));
+        sort.on_reclaim(move |_| {
+            if calls.fetch_add(1, Ordering::Relaxed) > 0 {
+                return Bytes::ZERO;
+            }
+            own.lock().expect("no panic")[0].shrink(dropped);
+            refill(&own, &group, anew);
+            promised
+        });
+        let refused = hw.root().charge(Bytes::mib(15));
+        assert!(refused.is_err(), "{plan:?}");
+        // A group that has kept a promise of more than nothing is asked again.
+        let asked = if given == 4 { 2 } else { 1 };
+        assert_eq!(promises(&hw), [asked, given, late], "{plan:?}");
+        sort.remove().expect("its handler keeps the manager");
+    }
+}
+
+// Goal: memory that a group hands to another counts as given by the one, and not by a group above
+// both; it makes no room, and the request ends with a refusal. Method: a handler of the sort, or of
+// the group above, that moves 4 MiB of 12 to a sibling at each call.
+#[test]
+fn memory_that_is_handed_on_is_given_by_one_group_and_makes_no_room() {
+    for (by_the_sort, counts) in [(true, [3, 12, 0]), (false, [1, 0, 1])] {
+        let hw = without_frames(Duration::from_millis(5));
+        let tenant = child(&hw.root(), "tenant");
+        let [sort, heir] = ["sort", "heir"].map(|name| child(&tenant, name));
+        let held = hold(&sort, Bytes::mib(12));
+        let asked = if by_the_sort { &sort } else { &tenant };
+        let (own, to) = (Arc::clone(&held), heir.clone());
+        asked.on_reclaim(move |_| {
+            let mut held = own.lock().expect("no panic");
+            let part = held[0].transfer(&to, Bytes::mib(4)).expect("no limit");
+            held.push(part);
+            Bytes::mib(4)
+        });
+        let refused = hw.root().charge(Bytes::mib(8));
+        let refused = refused.expect_err("no memory came free");
+        assert_eq!(refused.victims, 0);
+        assert_eq!(promises(&hw), counts);
+        let moved = Bytes::mib(if by_the_sort { 12 } else { 4 });
+        assert_eq!(heir.usage_precise(), moved);
+        assert_eq!(tenant.usage_precise(), Bytes::mib(12));
+        sort.remove().expect("its handler keeps the manager");
+    }
+}
+
+// Goal: a request waits no longer for a promise whose handler was replaced: it asks the new one.
+// Method: a grace period that never ends, and a promise that an earlier request has left open.
+#[test]
+fn a_promise_ends_with_its_handler() {
+    let hw = without_frames(HOUR);
+    let sort = child(&hw.root(), "sort");
+    let _held = hold(&sort, Bytes::mib(12));
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
+    let former = promising(&sort, Bytes::mib(4));
+    let ask = || Box::pin(hw.root().charge_async(Bytes::mib(8)));
+    assert!(is_pending(&mut ask()));
+    let mut waits = ask();
+    assert!(is_pending(&mut waits));
+    assert_eq!(former.load(Ordering::Relaxed), 1, "its promise is open");
+    let latter = promising(&sort, Bytes::mib(4));
+    assert!(is_pending(&mut waits));
+    let calls = [former, latter].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(calls, [1, 1]);
+}
+
+// Goal: groups that use equally much are asked in the order of their numbers, each once, for no
+// more than they use; the deadline is one grace period after the call. Method: handlers that are
+// set in another order and give nothing; times taken before and inside the call.
+#[test]
+fn equal_groups_are_asked_in_the_order_of_their_numbers() {
+    const GRACE: Duration = Duration::from_secs(77);
+    let hw = without_frames(GRACE);
+    let mut groups = ["c", "a", "d", "b"].map(|name| child(&hw.root(), name));
+    let _held = groups.each_ref().map(|it| hold(it, Bytes::mib(3)));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    groups.reverse();
+    let begun = Instant::now();
+    for (number, group) in (0..).zip(&groups) {
+        let asked = Arc::clone(&asked);
+        group.on_reclaim(move |&ReclaimRequest { want, deadline, .. }| {
+            assert!(begun + GRACE <= deadline && deadline <= Instant::now() + GRACE);
+            asked.lock().expect("no panic").push((number, want));
+            Bytes::ZERO
+        });
+    }
+    let refused = hw.root().charge(Bytes::mib(6));
+    assert!(refused.is_err());
+    let order = [3, 2, 1, 0].map(|number| (number, Bytes::mib(2)));
+    assert_eq!(asked.lock().expect("no panic").drain(..).as_slice(), order);
+    assert!(hw.root().charge(Bytes::mib(15)).is_err());
+    let order = [3, 2, 1, 0].map(|number| (number, Bytes::mib(3)));
+    assert_eq!(*asked.lock().expect("no panic"), order);
 }
