@@ -19,7 +19,7 @@
 //! | usage of a group | reclaim |
 //! |---|---|
 //! | less than a page above effective `min` | never |
-//! | less than a page above effective `low` | only if nothing else can be reclaimed, and then it is an event |
+//! | less than a page above effective `low` | only if nothing else can be reclaimed; an event if it is at most `low` |
 //! | above | the whole pages that are not protected |
 //!
 //! Invariant: where no group is charged less than its children together, the effective values of

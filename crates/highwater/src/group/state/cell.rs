@@ -364,7 +364,7 @@ impl Words {
     pub(in crate::group) fn lets_none_but(&self, incarnation: u64) -> bool {
         // Relaxed: the caller is alone.
         let known = self.incarnation.load(Ordering::Relaxed);
-        known == incarnation || known < incarnation && known % 2 == 0
+        known == incarnation || known < incarnation && known.is_multiple_of(2)
     }
 
     /// Returns the word in which an operation that takes no tokens is marked: a live one if there
