@@ -106,8 +106,8 @@ fn a_group_that_is_said_to_be_removed_is_charged_nothing() {
     });
 }
 
-// Goal: as above, for a thread that removes the group too: it is refused, by a look at the standing,
-// or is first.
+// Goal: as above, for a thread that removes the group too: it is refused, by a look at the
+// standing, or is first.
 #[test]
 fn a_group_that_is_removed_twice_is_charged_nothing() {
     bounded(Some(3), || {
