@@ -407,7 +407,10 @@ fn the_tenant_above_its_protection_gives_way_though_its_queries_are_small() {
         .build()
         .expect("without frames");
     let tenant = |name, low| {
-        let limits = Limits { low: Bytes::mib(low), ..Limits::max(Bytes::mib(60)) };
+        let limits = Limits {
+            low: Bytes::mib(low),
+            ..Limits::max(Bytes::mib(60))
+        };
         let group = hw.root().child(name, limits).expect("the name is free");
         let mut options = Options::default();
         options.on_full = OnFull::Victim;

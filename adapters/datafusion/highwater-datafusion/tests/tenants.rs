@@ -141,7 +141,10 @@ fn two_tenants_of_one_group_share_its_names() {
 fn limits_of_a_query_that_contradict_each_other_are_refused_when_it_is_built() {
     let hw = manager(Bytes::mib(16));
     let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
-    let limits = Limits { low: Bytes(2), ..Limits::max(Bytes(1)) };
+    let limits = Limits {
+        low: Bytes(2),
+        ..Limits::max(Bytes(1))
+    };
     assert!(tenant.query().limits(limits).build().is_err());
     assert_eq!(tenant.counts().running, 0);
     assert!(tenant.group().children().is_empty());

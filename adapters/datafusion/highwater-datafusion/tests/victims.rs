@@ -43,7 +43,8 @@ fn a_query_is_no_victim_of_its_own() {
 #[test]
 fn a_victim_is_told_and_gives_way() {
     let hw = manager(Bytes::mib(16));
-    hw.root().on_exhausted(|victim| unreachable!("the tenant has a handler: {victim:?}"));
+    hw.root()
+        .on_exhausted(|victim| unreachable!("the tenant has a handler: {victim:?}"));
     let tenant = giving_way(&hw);
     let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -141,7 +142,10 @@ fn a_stopped_query_that_does_not_end_shields_no_other() {
     let hw = built.grace(Duration::from_secs(2)).build();
     let hw = hw.expect("without frames");
     let tenant = |name, low| {
-        let limits = Limits { low: Bytes::mib(low), ..Limits::max(Bytes::mib(60)) };
+        let limits = Limits {
+            low: Bytes::mib(low),
+            ..Limits::max(Bytes::mib(60))
+        };
         let group = hw.root().child(name, limits).expect("the name is free");
         let mut options = Options::default();
         options.on_full = OnFull::Victim;
