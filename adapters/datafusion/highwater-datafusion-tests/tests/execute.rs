@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use datafusion::arrow::array::{Int32Array, RecordBatch};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
@@ -224,4 +225,55 @@ async fn queries_that_wait_do_not_block_the_one_thread() {
     }
     assert!(ticks_while_waiting > 0, "no query had to wait");
     assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+// Goal: a deadline is a timeout around a query: it ends one that waits to run again, which leaves
+// no place, no group and no byte, and the next one passes. Method: the deadline comes when the
+// query waits; tasks of its first attempt may end a moment later.
+#[tokio::test]
+async fn a_deadline_leaves_nothing_of_a_query_that_waits() {
+    let (hw, tenant) = tenant(Bytes::mib(8));
+    let base = RuntimeEnvBuilder::new().build().expect("the default");
+    let neighbour: Arc<dyn MemoryPool> = tenant.query().build().expect("no limits");
+    let hoard = MemoryConsumer::new("hoard").register(&neighbour);
+    hoard.try_grow((8 << 20) - 100_000).expect("there is room");
+    let query = || {
+        Box::pin(tenant.execute(Retry::default(), |pool| {
+            let runtime = runtime_for(&base, pool);
+            async {
+                context(runtime?, ROWS, 1)?
+                    .sql(SQL)
+                    .await?
+                    .execute_stream()
+                    .await
+            }
+        }))
+    };
+    let deadline = std::pin::pin!(async {
+        while tenant.counts().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+    let first = futures::future::select(query(), deadline).await;
+    let futures::future::Either::Right(((), dropped)) = first else {
+        panic!("there is no room for its first row");
+    };
+    drop(dropped);
+    assert_eq!(tenant.counts().waiting, 0);
+    for _ in 0..500 {
+        if tenant.group().children().len() == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(tenant.group().children().len(), 1, "the neighbour's");
+    assert_eq!(tenant.group().usage_precise().0, (8 << 20) - 100_000);
+    drop((hoard, neighbour));
+    let rows = query().await.expect("it passes alone");
+    let rows = rows.fold(0, async |sum, batch| {
+        sum + batch.expect("no refusal").num_rows() as u64
+    });
+    assert_eq!(rows.await, ROWS);
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+    assert!(tenant.group().children().is_empty());
 }

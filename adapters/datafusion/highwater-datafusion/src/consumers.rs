@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 /// Slots of the first table. Chosen: a query of a few partitions has no second one.
 const FIRST: usize = 32;
 
-/// Tables: the last holds half a million slots. A consumer that finds none in any is not counted.
+/// Tables: the last holds a million slots. A consumer that finds none in any is not counted.
 const TABLES: usize = 6;
 
 /// Places of a table where a consumer's slot may be.
@@ -172,7 +172,98 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+
+    /// Tables of two slots each, so that every consumer may have any slot.
+    fn cramped() -> Consumers {
+        let table = |_| -> Box<[Slot]> { (0..PROBES).map(|_| Slot::default()).collect() };
+        Consumers {
+            tables: std::array::from_fn(|nth| OnceLock::from(table(nth))),
+        }
+    }
+
+    fn numbered(nr: usize) -> Vec<MemoryConsumer> {
+        let named = |nth| MemoryConsumer::new(format!("sort {nth}"));
+        let all = (0..nr).map(|nth| named(nth).with_can_spill(usize::is_multiple_of(nth, 3)));
+        all.collect()
+    }
+
+    // Goal: a text names each consumer by its own name, and has neither bytes nor the peak of
+    // another, while slots pass from one consumer to the next. Method: two threads register, count
+    // and unregister sixteen consumers each, over twelve slots, while this one lists uses until it
+    // has seen many; each consumer has other bytes.
+    #[test]
+    fn a_listed_name_is_that_of_the_consumer_with_this_id() {
+        const EACH: usize = 16;
+        const SEEN: usize = 60_000;
+        let (consumers, all) = (cramped(), numbered(2 * EACH));
+        let nth_of: HashMap<_, _> = (0..).zip(&all).map(|(nth, it)| (it.id(), nth)).collect();
+        let pass = |nth: u64, consumer: &MemoryConsumer| {
+            consumers.register(consumer);
+            let slot = consumers.find(consumer).expect("twelve slots for two");
+            slot.add(nth + 1);
+            slot.sub(nth + 1);
+            consumers.unregister(consumer);
+        };
+        let is_true = |it: &ConsumerUse| {
+            let nth: u64 = nth_of[&it.id];
+            let is_own = |bytes: Bytes| bytes == Bytes::ZERO || bytes == Bytes(nth + 1);
+            let is_named =
+                it.name == format!("sort {nth}") && it.can_spill == nth.is_multiple_of(3);
+            is_named && is_own(it.bytes) && is_own(it.peak)
+        };
+        let is_over = AtomicBool::new(false);
+        let lies: Vec<_> = std::thread::scope(|scope| {
+            for half in [0, EACH] {
+                let (is_over, all, pass) = (&is_over, &all, &pass);
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        (half..half + EACH).for_each(|nth| pass(nth as u64, &all[nth]));
+                    }
+                });
+            }
+            let lists = std::iter::repeat_with(|| consumers.uses());
+            let lies = lists.flatten().take(SEEN).filter(|it| !is_true(it));
+            let lies = lies.take(3).collect();
+            is_over.store(true, Ordering::Relaxed);
+            lies
+        });
+        assert_eq!(lies, []);
+        assert_eq!(consumers.uses(), []);
+    }
+
+    // Goal: a consumer for which no slot is left is not counted and takes none from others, neither
+    // by its registration nor by its end; and no registration waits for a text. Method: twelve
+    // slots, of which a text reads one, so that eleven of thirteen consumers have one.
+    #[test]
+    fn a_consumer_without_a_slot_takes_none_from_others() {
+        const SLOTS: usize = PROBES * TABLES;
+        let (consumers, all) = (cramped(), numbered(SLOTS + 1));
+        let names = |owners: &[MemoryConsumer]| {
+            let uses = consumers.uses().into_iter().map(|it| (it.id, it.name));
+            let owned = owners.iter().map(|it| (it.id(), it.name().to_owned()));
+            (uses.collect::<Vec<_>>(), owned.collect::<Vec<_>>())
+        };
+        let read = consumers.slots().next().map(|slot| slot.named.lock());
+        all.iter().for_each(|it| consumers.register(it));
+        drop(read);
+        let (listed, owned) = names(&all[..SLOTS - 1]);
+        assert_eq!(listed, owned);
+        assert!(consumers.find(&all[SLOTS]).is_none());
+        consumers.unregister(&all[SLOTS]);
+        assert_eq!(consumers.uses().len(), SLOTS - 1);
+        consumers.register(&all[SLOTS - 1]);
+        consumers.register(&all[SLOTS]);
+        let (listed, owned) = names(&all[..SLOTS]);
+        assert_eq!(listed, owned);
+        consumers.unregister(&all[0]);
+        consumers.register(&all[SLOTS]);
+        let (listed, owned) = names(&all[1..]);
+        assert_eq!(listed, owned);
+    }
 
     // Goal: slots are found by their consumers only, also beyond the first table, within a few
     // steps, and are used again.

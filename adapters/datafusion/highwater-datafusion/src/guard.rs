@@ -48,3 +48,64 @@ pub fn guard_sql(plan: &LogicalPlan) -> Result<()> {
         "`{variable}` belongs to the server: this session runs within its tenant's memory limit"
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use datafusion_expr::{Prepare, ResetVariable, SetVariable};
+
+    use super::*;
+
+    fn set(variable: &str) -> LogicalPlan {
+        LogicalPlan::Statement(Statement::SetVariable(SetVariable {
+            variable: variable.into(),
+            value: "1".into(),
+        }))
+    }
+
+    fn reset(variable: &str) -> LogicalPlan {
+        LogicalPlan::Statement(Statement::ResetVariable(ResetVariable {
+            variable: variable.into(),
+        }))
+    }
+
+    fn prepared(plan: LogicalPlan) -> LogicalPlan {
+        LogicalPlan::Statement(Statement::Prepare(Prepare {
+            name: "later".into(),
+            fields: Vec::new(),
+            input: plan.into(),
+        }))
+    }
+
+    // Goal: each setting of the server is refused by its name, in any case, also within prepared
+    // statements; no other is, also if its name is shorter than a prefix, lacks its point, or has a
+    // character across its end.
+    #[test]
+    fn settings_of_the_server_are_refused_and_no_others() {
+        let refused = |plan: &LogicalPlan| guard_sql(plan).map_err(|error| error.to_string());
+        for of_server in [
+            "datafusion.runtime.temp_directory",
+            "HIGHWATER.tenant",
+            "highwater.",
+        ] {
+            for plan in [set(of_server), reset(of_server)] {
+                let expected = format!(
+                    "Error during planning: `{of_server}` belongs to the server: this session \
+                     runs within its tenant's memory limit"
+                );
+                assert_eq!(refused(&plan), Err(expected.clone()));
+                assert_eq!(refused(&prepared(prepared(plan))), Err(expected));
+            }
+        }
+        for harmless in [
+            "",
+            "highwater",
+            "datafusion.runtime",
+            "datafusion.runtimes.x",
+            "highwateré",
+        ] {
+            for plan in [set(harmless), reset(harmless), prepared(set(harmless))] {
+                assert_eq!(refused(&plan), Ok(()), "{harmless}");
+            }
+        }
+    }
+}
