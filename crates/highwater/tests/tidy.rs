@@ -46,6 +46,7 @@ const RULES: &[(&str, Rule)] = &[
     ("banned words", code_rules::banned_words),
     ("header", text_rules::header),
     ("length", text_rules::length),
+    ("length of tests", text_rules::length_of_tests),
     ("named tests", text_rules::named_tests),
     ("cited ids", text_rules::cited_ids),
     ("leftovers", text_rules::leftovers),

@@ -168,6 +168,30 @@ pub(crate) const PLANTED: &[Planted] = &[
         &[],
     ),
     plant(
+        "length of tests",
+        &[(
+            ZONE,
+            "//! Z.\nfn a() {}\nfn b() {}\n\n#[cfg(test)]\nmod tests {}\n\n\
+             /// ```text\n/// ```\nfn c() {}\n",
+        )],
+        &[(ZONE, 0)],
+    ),
+    plant(
+        "length of tests",
+        &[
+            (
+                ZONE,
+                "//! Z.\n/// ```\n/// a();\n/// ```\nfn a() {}\nfn b() {}\n",
+            ),
+            (
+                "crates/highwater/tests/zone.rs",
+                "//! Promise: z.\nfn a() {}\n",
+            ),
+            ("crates/highwater-lab/src/lib.rs", "//! L.\nfn a() {}\n"),
+        ],
+        &[],
+    ),
+    plant(
         "long documents",
         &[("README.md", WORDS_701), ("ARCHITECTURE.md", WORDS_701)],
         &[("README.md", 0)],

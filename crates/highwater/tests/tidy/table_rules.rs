@@ -78,7 +78,7 @@ pub(crate) fn lock_classes(tree: &Tree) -> Vec<Finding> {
             let Some(name) = string_after(line, code, "LockClass::new(") else {
                 continue;
             };
-            if !is_test[index] && !table.contains(&format!("`{name}`")) {
+            if !is_test[index + 1] && !table.contains(&format!("`{name}`")) {
                 let message = format!("lock class `{name}` has no row in {ARCHITECTURE}");
                 findings.push(file.finding(index + 1, message));
             }

@@ -2,7 +2,7 @@
 //! and names that are specific to one machine.
 
 use super::lexer::{Lexed, Token, is_word_byte, line_of};
-use super::tree::{File, Finding, Tree};
+use super::tree::{CORE, File, Finding, Tree};
 
 /// Maximum number of lines of a Rust file.
 const LINES_MAX: usize = 600;
@@ -47,6 +47,52 @@ pub(crate) fn length(tree: &Tree) -> Vec<Finding> {
             )
         })
         .collect()
+}
+
+/// The library's tests, with the examples in its documentation, are at least as long as its code.
+/// Blank lines and comments do not count.
+pub(crate) fn length_of_tests(tree: &Tree) -> Vec<Finding> {
+    let is_library = |file: &File| {
+        let path = file.path.strip_prefix(CORE);
+        path.is_some_and(|path| path.starts_with("src/") || path.starts_with("tests/"))
+    };
+    let (mut code, mut tests) = (0, 0);
+    for (file, lexed) in tree.rust().filter(|(file, _)| is_library(file)) {
+        let is_test_line = lexed.test_lines();
+        for (index, line) in lexed.code.lines().enumerate() {
+            if line.trim().is_empty() {
+                continue;
+            }
+            match file.is_test_file() || is_test_line[index + 1] {
+                true => tests += 1,
+                false => code += 1,
+            }
+        }
+        tests += lines_of_examples(&lexed.comments);
+    }
+    let message = format!("{tests} lines of tests for {code} of code: test what is not tested");
+    let is_short = tests < code;
+    is_short
+        .then(|| tree.rust().find(|(file, _)| is_library(file)))
+        .flatten()
+        .map(|(file, _)| file.finding(0, message))
+        .into_iter()
+        .collect()
+}
+
+/// Counts the lines of fenced blocks in documentation.
+fn lines_of_examples(comments: &str) -> usize {
+    let mut is_inside = false;
+    let lines = comments.lines().filter_map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("///").or(line.strip_prefix("//!"))
+    });
+    let of_examples = lines.filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_inside ^= is_fence;
+        is_inside && !is_fence && !line.trim().is_empty()
+    });
+    of_examples.count()
 }
 
 /// A test that prose names as `tests/<file>.rs::<function>` exists in one of the
