@@ -223,12 +223,12 @@ fn each_refusal_of_a_charge_says_why() {
     }
     let late = query.charge_async(Bytes::mib(4)).wait_until(Instant::now());
     let at_the_deadline =
-        no_room.replace("16 MiB;", "16 MiB at the deadline, 1 charges wait there;");
+        no_room.replace("16 MiB;", "16 MiB at the deadline, charges wait there (1);");
     says(late, &format!("{at_the_deadline}{}", effort(1, 0, 0)));
     let mut waits = Box::pin(query.charge_async(Bytes::mib(4)));
     let mut context = Context::from_waker(Waker::noop());
     assert!(waits.as_mut().poll(&mut context).is_pending());
-    let behind = "group /tenant-a/query-7: 1 B asked, behind 1 charges that wait there: wait in \
+    let behind = "group /tenant-a/query-7: 1 B asked, behind charges that wait there (1): wait in \
                   line with `charge_async`, or try later";
     says(
         work.try_charge(Bytes(1)),
@@ -292,7 +292,7 @@ fn each_refusal_about_groups_says_why_and_changes_nothing() {
     says(query.set_limits(min), above);
     says(
         tenant.remove(),
-        "group /tenant-a has 1 children: remove them first",
+        "group /tenant-a has children (1): remove them first",
     );
     hw.root().remove_when_unused();
     says(

@@ -177,7 +177,7 @@ fn waiters_that_cannot_be_served_are_told() {
     let now = Instant::now();
     let late = top.charge_wait(amount(1)).wait_until(now).unwrap_err();
     let expected = "group /top: 4001 B asked, 8002 B free below its maximum of 40010 B at the deadline, \
-                    4 charges wait there; reclaim from it or raise its maximum";
+                    charges wait there (4); reclaim from it or raise its maximum";
     assert_eq!(late.to_string(), expected);
     tree.remove(&leaf).unwrap();
     assert!(tasks[0].is_called());

@@ -29,7 +29,7 @@ pub enum ChargeError {
     },
     /// Other charges wait for room at `group`, and are served first (FIFO).
     #[error(
-        "group {group}: {requested} asked, behind {nr_waiting} charges that wait there: wait in line with `charge_async`, or try later"
+        "group {group}: {requested} asked, behind charges that wait there ({nr_waiting}): wait in line with `charge_async`, or try later"
     )]
     Behind {
         /// The group that they wait for.
@@ -41,7 +41,7 @@ pub enum ChargeError {
     },
     /// The deadline of a waiting charge passed.
     #[error(
-        "group {group}: {requested} asked, {} free below its maximum of {max} at the deadline, {nr_waiting} charges wait there; reclaim from it or raise its maximum", free(*.max, *.usage)
+        "group {group}: {requested} asked, {} free below its maximum of {max} at the deadline, charges wait there ({nr_waiting}); reclaim from it or raise its maximum", free(*.max, *.usage)
     )]
     DeadlinePassed {
         /// The group that it waited for.
@@ -166,7 +166,7 @@ pub enum ChildError {
 #[non_exhaustive]
 pub enum RemoveError {
     /// It has children, which must be removed first.
-    #[error("group {group} has {children} children: remove them first")]
+    #[error("group {group} has children ({children}): remove them first")]
     HasChildren {
         /// The group.
         group: GroupPath,

@@ -46,7 +46,7 @@ fn a_refused_charge_names_the_group_and_its_numbers() {
     assert!(poll(&mut first).is_pending());
     assert_eq!(
         text(Bytes(512)),
-        "group /team: 512 B asked, behind 1 charges that wait there: wait in line with \
+        "group /team: 512 B asked, behind charges that wait there (1): wait in line with \
          `charge_async`, or try later"
     );
     let mut second = query.charge_wait(Bytes::kib(2));
@@ -55,8 +55,8 @@ fn a_refused_charge_names_the_group_and_its_numbers() {
     assert!(first.is_first() && !second.is_first());
     assert_eq!(
         second.give_up().to_string(),
-        "group /team: 2 KiB asked, 4 KiB free below its maximum of 64 KiB at the deadline, 2 \
-         charges wait there; reclaim from it or raise its maximum"
+        "group /team: 2 KiB asked, 4 KiB free below its maximum of 64 KiB at the deadline, charges \
+         wait there (2); reclaim from it or raise its maximum"
     );
     drop(first);
     for group in [&query, &team, &tree.root()] {
@@ -147,7 +147,7 @@ fn a_group_that_is_not_removed_is_refused_with_the_reason() {
         );
         error.to_string()
     };
-    let text = "group /parent has 2 children: remove them first";
+    let text = "group /parent has children (2): remove them first";
     assert_eq!(refusal(&tree, &parent), text);
     assert_eq!(
         refusal(&tree, &root),
