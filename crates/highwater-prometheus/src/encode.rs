@@ -141,16 +141,16 @@ impl Families<'_, '_> {
         for (at, item) in amounts().enumerate() {
             let bytes = |pages: i64| pages.saturating_mul(signed(Pages(1).bytes().0));
             self.gauge(
-                &format!("memory_{}", item.name()),
-                &format!("`{}` of memory.stat, as of the last flush", item.name()),
+                &format!("memory_{item}"),
+                &format!("`{item}` of memory.stat, as of the last flush"),
                 Some(&Unit::Bytes),
                 rows.iter().map(|row| (group(row), bytes(row.amounts[at]))),
             )?;
         }
         for (at, item) in counters().enumerate() {
             self.counter(
-                &format!("memory_{}", item.name()),
-                &format!("`{}` of memory.stat, as of the last flush", item.name()),
+                &format!("memory_{item}"),
+                &format!("`{item}` of memory.stat, as of the last flush"),
                 None,
                 rows.iter().map(|row| (group(row), row.counts[at])),
             )?;

@@ -57,7 +57,8 @@ pub(crate) fn amounts() -> impl Iterator<Item = StatItem> {
 
 /// Whether an item counts events, as its kernel name says.
 fn counts(item: StatItem) -> bool {
-    item.name().starts_with("pg") || item.name().starts_with("workingset_")
+    let name = item.to_string();
+    name.starts_with("pg") || name.starts_with("workingset_")
 }
 
 impl Scrape {
