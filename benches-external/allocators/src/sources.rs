@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use highwater::frame::{AllocFlags, FramePool, PoolConfig};
+use highwater::frame::{FramePool, PoolConfig};
 use highwater::lab::memmap::{Frame, FrameMemory};
 use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;

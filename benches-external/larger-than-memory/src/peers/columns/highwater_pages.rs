@@ -32,8 +32,8 @@ impl Pool {
         let hw = Manager::builder()
             .capacity(Bytes(config.cache()))
             .background(Background::Thread)
-            .tunables(tunables.with("dirty_background_ratio", 80)?)
             .build()?;
+        hw.set_tunables(tunables.with("dirty_background_ratio", 80)?);
         let log = Arc::new(Log::new(config.log()?, config.writes));
         let file = match config.writes {
             Writes::Never => hw.open_direct(config.pages())?,
