@@ -296,11 +296,12 @@ impl ScanBalance {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::units::Pages;
 
-    fn input() -> ScanInput {
+    /// Lists of both types, equally expensive and long enough for every priority.
+    pub(in crate::reclaim) fn input() -> ScanInput {
         ScanInput {
             sizes: ListSizes {
                 inactive_anon: Pages(4000),

@@ -1,23 +1,9 @@
 //! Scan balance at its ends: swappiness 0 and 200, shares of any lists, and counts that are cut.
 
+use super::balance::tests::input;
 use super::balance::{Costs, SWAPPINESS_MAX, ScanCounts, ScanInput, Swappiness};
 use super::lists::{LruList, PageType};
 use super::sizes::ListSizes;
-
-/// Lists of both types, equally expensive and long enough for every priority.
-fn input() -> ScanInput {
-    ScanInput {
-        sizes: ListSizes::from_lists([4000, 8000, 4000, 8000, 1000]),
-        priority: 2,
-        swappiness: Swappiness::Everywhere(60),
-        has_swap: true,
-        is_group_reclaim: false,
-        file_is_tiny: false,
-        may_deactivate: [true, true],
-        ages: true,
-        costs: Costs::default(),
-    }
-}
 
 const fn value_of(swappiness: Swappiness) -> u64 {
     match swappiness {

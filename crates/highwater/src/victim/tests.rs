@@ -2,7 +2,8 @@
 //! search itself.
 
 use super::{
-    Candidates, Choice, ChosenGroup, Decision, Policy, Proof, Selector, Standing, State, select,
+    Candidates, Census, Choice, ChosenGroup, Decision, Policy, Proof, Selector, Standing, State,
+    select,
 };
 use crate::group::{GroupKey, GroupNode, GroupTree, Limits, NodeCharge};
 use crate::units::{Bytes, CpuId, Estimate, OomScoreAdj};
@@ -275,6 +276,15 @@ fn search(candidates: &Listed, policy: &Policy) -> Decision<Choice<usize>, usize
     Selector::with_capacity(4).select(candidates, policy)
 }
 
+/// The victim, if one is found, and the cost of the search; nothing is being stopped.
+fn found(candidates: &Listed, policy: &Policy) -> (Option<Choice<usize>>, Census) {
+    match search(candidates, policy) {
+        Decision::Chosen(choice) => (Some(choice), choice.census),
+        Decision::Nobody(census) => (None, census),
+        Decision::Wait { .. } => panic!("none is being stopped"),
+    }
+}
+
 // Goal: a candidate that goes first is stopped before all others whatever they use, unless it is
 // unkillable or holds nothing; of several, the lowest number is. Method: beside a candidate of all
 // memory; each exception in turn, with and without exact reads.
@@ -371,12 +381,8 @@ fn no_reads_are_allowed_but_those_that_find_any_victim() {
             floor: Bytes(floor),
             ..PROVEN
         };
-        let decision = search(&listed, &policy);
-        let (found, census) = match decision {
-            Decision::Chosen(choice) => (Some((choice.id, choice.exact)), choice.census),
-            Decision::Nobody(census) => (None, census),
-            Decision::Wait { .. } => panic!("none is being stopped"),
-        };
+        let (choice, census) = found(&listed, &policy);
+        let found = choice.map(|choice| (choice.id, choice.exact));
         assert_eq!((found, census.reads), (chosen, reads), "floor {floor}");
     }
 }
@@ -400,12 +406,8 @@ fn a_candidate_that_is_gone_is_passed_over() {
         ([None, None, Some(1)], Some((2, 1)), 3),
         ([None, None, None], None, 3),
     ] {
-        let decision = search(&of(exact), &PROVEN);
-        let (found, census) = match decision {
-            Decision::Chosen(choice) => (Some((choice.id, choice.badness)), choice.census),
-            Decision::Nobody(census) => (None, census),
-            Decision::Wait { .. } => panic!("none is being stopped"),
-        };
+        let (choice, census) = found(&of(exact), &PROVEN);
+        let found = choice.map(|choice| (choice.id, choice.badness));
         assert_eq!((found, census.reads), (chosen, reads), "{exact:?}");
     }
 }

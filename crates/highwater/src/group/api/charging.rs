@@ -130,7 +130,7 @@ impl GroupNode {
         let mut meta = self.meta();
         // Ends at the root, which is never removed.
         while self.groups().force(meta.key, actor, bytes.0).is_err() {
-            meta = meta.parent.as_deref().expect("the root is never removed");
+            meta = meta.parent.as_ref().expect("the root is never removed");
         }
         Held::over(keeper, meta.key, actor, bytes)
     }

@@ -47,12 +47,7 @@ impl GroupNode {
     /// Takes the tree's lock for writing; if below the reservations, also a swap for each CPU that
     /// has charged to a group of the subtree. Loads as [`GroupNode::usage_precise`].
     pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
-        let outcome = self.groups().set_max(self.key(), max);
-        outcome.map_err(|error| match error {
-            // The tree may have dropped its name.
-            MaxError::Removed { .. } => MaxError::Removed { group: self.path() },
-            other => other,
-        })
+        self.groups().set_max(self.meta(), max)
     }
 
     /// Sets all limits.

@@ -38,7 +38,7 @@ impl GroupNode {
         &self.owner
     }
 
-    pub(in crate::group) fn meta(&self) -> &Meta {
+    pub(in crate::group) fn meta(&self) -> &Arc<Meta> {
         &self.meta
     }
 

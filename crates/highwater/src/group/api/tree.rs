@@ -151,15 +151,7 @@ impl GroupTree {
                 group: group.path(),
             });
         }
-        self.owner
-            .remove(group.meta())
-            .map_err(|error| match error {
-                // The tree may have dropped its name.
-                RemoveError::Removed { .. } => RemoveError::Removed {
-                    group: group.path(),
-                },
-                other => other,
-            })
+        self.owner.remove(group.meta())
     }
 
     /// Uncharges bytes whose guard was [disowned](super::NodeCharge::disown), by the id of their

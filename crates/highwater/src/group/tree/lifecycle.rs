@@ -246,7 +246,7 @@ impl Groups {
         }
     }
 
-    pub(in crate::group) fn remove(&self, group: &Meta) -> Result<(), RemoveError> {
+    pub(in crate::group) fn remove(&self, group: &Arc<Meta>) -> Result<(), RemoveError> {
         let GroupKey { id, incarnation } = group.key;
         let Some(parent) = &group.parent else {
             return Err(RemoveError::IsRoot);
@@ -296,7 +296,7 @@ impl Groups {
         }
     }
 
-    fn remove_settled(&self, group: &Meta, parent: GroupId) -> Result<(), RemoveError> {
+    fn remove_settled(&self, group: &Arc<Meta>, parent: GroupId) -> Result<(), RemoveError> {
         let mut wakes = Wakes::default();
         let mut attempts = Attempts::new();
         loop {
@@ -314,7 +314,7 @@ impl Groups {
                 Below::InTransit => 1,
             };
             return Err(RemoveError::HasChildren {
-                group: self.path(group.key),
+                group: GroupPath::of(group),
                 children,
             });
         }
@@ -324,10 +324,14 @@ impl Groups {
 
     /// Counts what is below a living group, after its parked slots were freed if it has no
     /// children.
-    fn count_members(&self, shape: &mut TreeShape, group: &Meta) -> Result<Below, RemoveError> {
+    fn count_members(
+        &self,
+        shape: &mut TreeShape,
+        group: &Arc<Meta>,
+    ) -> Result<Below, RemoveError> {
         if !self.stays(group.key) {
             return Err(RemoveError::Removed {
-                group: self.path(group.key),
+                group: GroupPath::of(group),
             });
         }
         let parent = group.key.id;

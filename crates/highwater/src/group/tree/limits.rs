@@ -2,7 +2,7 @@
 //! a charge and a reclaim see at once that none has.
 
 use crate::group::error::MaxError;
-use crate::group::state::{GroupKey, Groups, Meta, TreeShape};
+use crate::group::state::{GroupPath, Groups, Meta, TreeShape};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::{Bytes, GroupId};
@@ -10,27 +10,27 @@ use crate::units::{Bytes, GroupId};
 impl Groups {
     /// Installs a maximum. A maximum below the reservations first retires every token word of the
     /// subtree and keeps them retired: `charge/escrow.rs`, "above the maximum".
-    pub(in crate::group) fn set_max(&self, key: GroupKey, max: Bytes) -> Result<(), MaxError> {
-        let group = key.id;
-        let slot = self.slot(group);
+    pub(in crate::group) fn set_max(&self, group: &Arc<Meta>, max: Bytes) -> Result<(), MaxError> {
+        let id = group.key.id;
+        let slot = self.slot(id);
         let shape = self.write_shape();
-        if !self.stays(key) {
+        if !self.stays(group.key) {
             return Err(MaxError::Removed {
-                group: self.path(key),
+                group: GroupPath::of(group),
             });
         }
         if slot.ledger.set_max(max).is_err() {
-            self.retire_subtree(&shape, group);
+            self.retire_subtree(&shape, id);
             slot.ledger.force_max(max);
         }
         drop(shape);
-        self.notify_of_max(group);
-        let usage = self.account(group).used;
+        self.notify_of_max(id);
+        let usage = self.account(id).used;
         if usage <= max {
             return Ok(());
         }
         Err(MaxError::BelowUsage {
-            group: self.path(key),
+            group: GroupPath::of(group),
             max,
             usage,
             over: usage - max,
