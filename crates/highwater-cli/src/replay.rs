@@ -113,7 +113,7 @@ pub(crate) struct ReplayArguments {
     dir: Option<PathBuf>,
 
     /// Longest readahead window in pages; 0 reads the pages that the trace names, and no others
-    /// [default: the library's, 32]
+    /// [default: 32]
     #[arg(long, value_name = "PAGES")]
     #[arg(value_parser = whole::<u64>(0..=u32::MAX.into(), " of pages"))]
     readahead: Option<u64>,

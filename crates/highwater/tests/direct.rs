@@ -15,6 +15,7 @@ mod seed;
 mod support;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -199,6 +200,39 @@ fn a_direct_backing_takes_buffers_at_any_address() {
 
 // Goal: a file system without direct I/O is an error that names the file, the reason and the
 // remedy; a missing file is the ordinary error. Method: the kernel's own files have none.
+// Symptom: a request for a page behind what the system can address wrapped around and changed the
+// file's first pages; one for no pages at a partial last page panicked.
+#[test]
+fn extreme_and_empty_requests_of_a_backing_are_harmless() {
+    let source = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::write(source.path(), [7; PAGE_SIZE + 100]).unwrap();
+    let mut to_write = fs::OpenOptions::new();
+    let opened = to_write.read(true).write(true).open(source.path()).unwrap();
+    let buffered = FileBacking::new(opened).unwrap();
+    let direct = has_direct(&source)
+        .then(|| FileBacking::open_direct(source.path(), Access::ReadWrite).unwrap());
+    for backing in [Some(buffered), direct].into_iter().flatten() {
+        for page in [1 << 52, (1 << 51) - 1 + (1 << 52), u64::MAX].map(FilePage) {
+            let mut bytes = vec![9; PAGE_SIZE];
+            let kinds = [
+                backing.write_page(page, &bytes).map_err(|it| it.kind()),
+                backing.write_pages(page, &[&bytes]).map_err(|it| it.kind()),
+                backing.read_page(page, &mut bytes).map_err(|it| it.kind()),
+                backing
+                    .read_pages(page, &mut [&mut bytes])
+                    .map_err(|it| it.kind()),
+            ];
+            assert_eq!(kinds, [Err(ErrorKind::InvalidInput); 4]);
+        }
+        for page in [0, 1, 2].map(FilePage) {
+            assert_eq!(backing.read_pages(page, &mut []).unwrap(), 0);
+            assert_eq!(backing.write_pages(page, &[]).unwrap(), 0);
+        }
+        let stored = fs::read(source.path()).unwrap();
+        assert_eq!(stored, [7; PAGE_SIZE + 100]);
+    }
+}
+
 #[test]
 fn a_refusal_says_what_to_do() {
     let hw = manager(64);

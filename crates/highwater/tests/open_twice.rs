@@ -3,14 +3,14 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use highwater::{Bytes, File, Manager, Mapping, OpenError, WriteGate};
+use highwater::{Access, Bytes, File, FileBacking, Manager, Mapping, OpenError, WriteGate};
 use support::{assert_empty, manager};
 
 fn source() -> tempfile::NamedTempFile {
@@ -187,4 +187,32 @@ fn a_file_that_others_reclaim_from_can_be_opened_again() {
         ends.store(true, SeqCst);
         opened.expect("it is closed each time");
     });
+}
+
+// Symptom: a thread that opened a file while others resized and closed it had the length from
+// before: what lay behind that was neither read nor written, or a shorter file was made longer
+// again. Method: the length is looked at first, as by an open that waits for others; then another
+// handle resizes and closes the file.
+#[test]
+fn a_file_is_opened_with_its_present_length() {
+    for len in [100, 2 * 4096, 3 * 4096 + 100, 5 * 4096] {
+        let (hw, source) = (manager(64), source());
+        let mut to_write = OpenOptions::new();
+        let early = to_write.read(true).write(true).open(source.path());
+        let early = early.and_then(FileBacking::new).expect("it is there");
+        let first = hw.open_writable(source.path()).expect("it can be opened");
+        first.set_len(Bytes(len)).expect("there is room");
+        drop(first);
+        let late = hw
+            .open_file(early, Access::ReadWrite)
+            .expect("it is closed");
+        assert_eq!(late.pages(), len.div_ceil(4096));
+        let last = usize::try_from(len - 1).expect("a few pages");
+        map(&hw, &late).write(late.pages() - 1).expect("memory")[last % 4096] = 9;
+        late.sync().expect("there is room");
+        let stored = fs::read(source.path()).expect("it is read");
+        assert_eq!((stored.len(), stored[last]), (last + 1, 9));
+        drop(late);
+        assert_empty(&hw);
+    }
 }

@@ -2,14 +2,17 @@
 
 mod support;
 
-use std::pin::pin;
+use std::fmt;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use highwater::{Access, Limits, Manager, Pages, Throttling};
+use highwater::units::{FilePage, PAGE_BYTES};
+use highwater::{Access, Backing, Charge, ChargeWait, Limits, Manager, Pages, Throttling};
 use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages that a poll may reclaim: its goal, and the rest of a cluster.
@@ -122,4 +125,148 @@ fn a_charge_that_no_timer_wakes_does_not_sleep_for_a_page_in_transit() {
     drop(map);
     hw.root().on_exhausted(|_| ());
     assert_empty(&hw);
+}
+
+// Symptom: a group was stopped while a page was being read in, after some thousand polls: within
+// milliseconds where no timer wakes the task. Method: a group full of memory and of one page that
+// storage keeps, which is evicted when it has come.
+#[test]
+fn no_victim_is_told_while_a_page_is_read_in() {
+    let hw = manager(64);
+    let storage = TestFile::new(8);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
+    let held = hw.root().child("group", Limits::default()).unwrap();
+    let held = held.charge(Pages(63).bytes()).unwrap();
+    hw.root()
+        .on_exhausted(|victim| panic!("{} is told", victim.group().path()));
+    thread::scope(|scope| {
+        let answers = storage.pages.lock().unwrap();
+        let fault = scope.spawn(|| map.read(&hw.enter(), 0).unwrap()[0]);
+        while storage.reads.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let mut charge = pin!(hw.root().charge_async(Pages(1).bytes()));
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..5_000 {
+            assert!(charge.as_mut().poll(&mut context).is_pending());
+        }
+        drop(answers);
+        assert_eq!(fault.join().unwrap(), 0);
+        drop(granted_soon(charge));
+    });
+    drop(held);
+    drop(map);
+    assert_empty(&hw);
+}
+
+/// Polls a charge until it is granted.
+fn granted_soon(mut charge: Pin<&mut ChargeWait>) -> Charge {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..10_000 {
+        if let Poll::Ready(outcome) = charge.as_mut().poll(&mut context) {
+            return outcome.expect("it fits");
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no progress");
+}
+
+// Symptom: a group was stopped while another reclaimer wrote a page of the full group out. Method:
+// as above; the page is dirty, and storage keeps the write.
+#[test]
+fn no_victim_is_told_while_a_page_is_written_out() {
+    let hw = manager(64);
+    let storage = TestFile::new(8);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    let held = hw.root().child("group", Limits::default()).unwrap();
+    let held = held.charge(Pages(63).bytes()).unwrap();
+    hw.root()
+        .on_exhausted(|victim| panic!("{} is told", victim.group().path()));
+    map.write(0).unwrap()[0] = 1;
+    thread::scope(|scope| {
+        let takes = storage.pages.lock().unwrap();
+        let reclaimer = scope.spawn(|| hw.root().reclaim(Pages(1).bytes()));
+        while hw.snapshot().counter("nr_isolated_file") == 0 {
+            thread::yield_now();
+        }
+        let mut charge = pin!(hw.root().charge_async(Pages(1).bytes()));
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..1_000 {
+            assert!(charge.as_mut().poll(&mut context).is_pending());
+        }
+        drop(takes);
+        reclaimer.join().unwrap();
+        drop(granted_soon(charge));
+    });
+    assert_eq!(storage.pages.lock().unwrap()[0][0], 1);
+    drop(held);
+    drop(map);
+    assert_empty(&hw);
+}
+
+/// Storage that refuses pages, and calls the program at each.
+struct Refusing<F>(F);
+
+impl<F> fmt::Debug for Refusing<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Refusing")
+    }
+}
+
+impl<F: Fn() + Send + Sync> Backing for Refusing<F> {
+    fn len(&self) -> u64 {
+        PAGE_BYTES
+    }
+
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(buf.len())
+    }
+
+    fn write_page(&self, _: FilePage, _: &[u8]) -> io::Result<usize> {
+        (self.0)();
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+// Symptom: a group was stopped though room had appeared while the poll reclaimed. Method: a group
+// full of memory and of one page that cannot be written; another group gives its memory back in
+// the middle of a pass.
+#[test]
+fn room_that_appears_in_a_pass_is_looked_for_before_a_victim_is_told() {
+    let hw = manager(64);
+    let held = Arc::new(Mutex::new(None));
+    let gives_way = Arc::new(AtomicBool::new(false));
+    let storage = Refusing({
+        let (held, gives_way) = (Arc::clone(&held), Arc::clone(&gives_way));
+        move || {
+            if gives_way.load(Ordering::SeqCst) {
+                drop::<Option<Charge>>(held.lock().unwrap().take());
+            }
+        }
+    });
+    let file = hw.open_backing(Arc::new(storage), Access::ReadWrite);
+    let file = file.unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..1).unwrap();
+    map.write(0).unwrap()[0] = 1;
+    let group = |name| hw.root().child(name, Limits::default()).unwrap();
+    let stays = group("stays").charge(Pages(20).bytes()).unwrap();
+    let goes = group("goes").charge(Pages(43).bytes()).unwrap();
+    *held.lock().unwrap() = Some(goes);
+    let mut charge = pin!(hw.root().charge_async(Pages(8).bytes()));
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..100 {
+        assert!(charge.as_mut().poll(&mut context).is_pending());
+    }
+    hw.root()
+        .on_exhausted(|victim| panic!("{} is told", victim.group().path()));
+    gives_way.store(true, Ordering::SeqCst);
+    // Until the next pass, a victim is in order.
+    thread::sleep(Duration::from_millis(150));
+    drop(granted_soon(charge));
+    drop(stays);
+    assert!(held.lock().unwrap().is_none(), "in the middle of a pass");
 }

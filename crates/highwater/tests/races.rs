@@ -7,7 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater::frame::Tunables;
 use highwater::units::{FilePage, PAGE_BYTES};
@@ -237,4 +237,41 @@ fn handles_may_end_with_their_thread() {
     .join()
     .unwrap();
     assert_empty(&hw);
+}
+
+// Symptom: reclaiming all that is evictable went on for as long as others read pages in. Method:
+// two threads read more than fits, until it returns.
+#[test]
+fn reclaiming_everything_ends_beside_readers() {
+    let hw = Manager::builder().capacity(Bytes::mib(1)).build().unwrap();
+    let tenant = hw.root().child("tenant", Limits::max(Pages(64).bytes()));
+    let tenant = tenant.unwrap();
+    let file = hw
+        .open_backing(TestFile::new(512), Access::ReadOnly)
+        .unwrap();
+    let (is_over, began) = (AtomicBool::new(false), Instant::now());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let map = hw.space(&tenant).map_file(&file, 0..512).unwrap();
+                for page in (0..512).cycle() {
+                    map.read(&hw.enter(), page).unwrap();
+                    let is_late = began.elapsed() > Duration::from_secs(60);
+                    if is_over.load(Ordering::Relaxed) || is_late {
+                        assert!(!is_late, "it goes on");
+                        break;
+                    }
+                }
+            });
+        }
+        while tenant.usage_precise() == Bytes::ZERO {
+            thread::yield_now();
+        }
+        for _ in 0..500 {
+            // Of what it used at first, and the rest of a cluster.
+            let evicted = tenant.reclaim(Bytes::MAX);
+            assert!(evicted <= Pages(64 + 32), "{evicted}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

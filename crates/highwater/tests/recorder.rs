@@ -443,3 +443,28 @@ fn ten_thousand_groups_are_recorded() {
             .all(|group| group.parent == Some(0))
     );
 }
+
+// Symptom: a manager that could not be built put an empty recording in the place of the last one,
+// and at the second attempt also of the one kept beside it. Method: managers fill the address
+// space; one more, with a recorder, is refused.
+#[test]
+fn a_manager_that_cannot_be_built_leaves_the_last_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let (hw, path) = recorded(&dir);
+    hw.mark("before the crash");
+    hw.record_now(Everything::Yes);
+    drop(hw);
+    let largest = || Manager::builder().capacity(Bytes(Bytes::gib(16 << 10).0 - (12 << 10)));
+    let mut all = Vec::new();
+    while let Ok(hw) = largest().build() {
+        all.push(hw);
+        assert!(all.len() < 64, "a process has 128 TiB");
+    }
+    for _ in 0..2 {
+        let refused = largest().recorder(&path, Bytes::mib(1)).build();
+        assert!(matches!(refused, Err(BuildError::Map(_))), "{refused:?}");
+    }
+    let recording = Recording::open(&path).unwrap();
+    let marks: Vec<_> = recording.marks().iter().map(|mark| &mark.text).collect();
+    assert_eq!(marks, ["before the crash"]);
+}

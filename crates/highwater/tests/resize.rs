@@ -357,3 +357,27 @@ fn files_are_resized_under_load() {
         assert_empty(&hw);
     }
 }
+
+// Symptom: a read that a shrink overtook returned the bytes behind the new end, as zeros. Method: a
+// read of two pages waits for the latch of the first; the file shrinks into the second.
+#[test]
+fn a_read_beside_a_shrink_ends_at_the_end() {
+    let hw = manager(64);
+    for (_source, file) in opened(&hw, 2 * PAGE_SIZE) {
+        let all = map(&hw, &file);
+        assert_eq!(all.read_latched(1).expect("it is read")[0], 7);
+        let first = all.write(0).expect("it is read");
+        let mut bytes = [1; 2 * PAGE_SIZE];
+        let count = thread::scope(|scope| {
+            let read = scope.spawn(|| file.read_at(&hw.root(), 0, &mut bytes));
+            // Long enough for the read to wait; otherwise it begins with the new length.
+            thread::sleep(Duration::from_millis(50));
+            let shrunk = file.set_len(Bytes(PAGE_BYTES + 100));
+            shrunk.expect("the system shortens it");
+            drop(first);
+            read.join().expect("no panic").expect("both are resident")
+        });
+        assert_eq!(count, PAGE_SIZE + 100);
+        assert!(bytes[..count].iter().all(|&byte| byte == 7));
+    }
+}

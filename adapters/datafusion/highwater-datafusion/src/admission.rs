@@ -244,6 +244,11 @@ impl Admit {
             Ok(()) => return Ok(Some(Arc::new(pool))),
             Err(Reason::NoGroup(error)) => return Err(DataFusionError::ResourcesExhausted(error)),
             Err(reason) if reason.is_of_a_moment() => waker.wake_by_ref(),
+            // The program removed the group that waits: the next attempt makes another.
+            Err(reason) if reason.is_removal() => {
+                waker.wake_by_ref();
+                return Ok(None);
+            }
             Err(_) => {}
         }
         self.pool = Some(pool);
@@ -305,8 +310,9 @@ impl Future for Admit {
 
 impl Tenant {
     /// Waits until a query may begin with `reserve` bytes of its own, in order of arrival; returns
-    /// its pool. The reserve is charged to the query until its pool is dropped. Dropping the future
-    /// gives up the place, so a deadline is a timeout around it.
+    /// its pool. The reserve is charged to the query until its pool is dropped, also if a maximum
+    /// falls below it. Dropping the future gives up the place, so a deadline is a timeout around
+    /// it.
     ///
     /// # Errors
     ///
@@ -332,14 +338,19 @@ impl Tenant {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn admit(&self, reserve: Bytes) -> Result<Arc<HighwaterPool>> {
-        self.admit_with(Reservation::Exactly(reserve)).await
+        self.admit_with(Reservation::Exactly(reserve), None).await
     }
 
-    pub(crate) async fn admit_with(&self, reserve: Reservation) -> Result<Arc<HighwaterPool>> {
+    /// Admits a query, with a pool that waits if there is one.
+    pub(crate) async fn admit_with(
+        &self,
+        reserve: Reservation,
+        pool: Option<HighwaterPool>,
+    ) -> Result<Arc<HighwaterPool>> {
         let admit = Admit {
             tenant: self.clone(),
             reserve,
-            pool: None,
+            pool,
             waiting: None,
         };
         admit.await

@@ -177,18 +177,29 @@ impl Tenant {
     {
         let attempts = retry.attempts.max(1);
         let mut reserve = Reservation::Exactly(retry.first_reserve);
+        let mut next = None;
         for nth in 1..=attempts {
-            let pool = self.admit_with(reserve).await?;
+            let pool = self.admit_with(reserve, next.take()).await?;
             let outcome = unless_stopped(&pool, attempt(Arc::clone(&pool))).await;
             let is_retried = |error: &DataFusionError| nth < attempts && is_exhausted(error);
             match outcome {
                 Err(error) if is_retried(&error) => {
                     reserve = Self::next_reserve(&pool, nth + 1 == attempts);
+                    next = Some(self.next_pool());
                 }
                 outcome => return outcome,
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// Returns the pool of the next attempt. It has a group already, so that a tenant that is to be
+    /// removed with its last query stays.
+    fn next_pool(&self) -> HighwaterPool {
+        let pool = HighwaterPool::that_waits(self.query());
+        // An error shows at the admission.
+        let _made = pool.group();
+        pool
     }
 
     /// Returns what the next attempt reserves: what this one had and was refused, or twice what

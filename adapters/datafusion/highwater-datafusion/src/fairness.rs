@@ -42,8 +42,8 @@ pub(crate) fn share_of(bytes: Bytes, share: f64) -> Bytes {
 
 impl Shared {
     /// Checks whether a consumer that can spill may have `bytes` more, room permitting, by a
-    /// reservation that holds `held`. What its query was admitted with is its own, up to the part
-    /// for operators that cannot spill.
+    /// reservation that holds `held`. What its query was admitted with is its own: the query's
+    /// consumers share that as those of a tenant share its maximum.
     #[inline]
     pub(crate) fn may_have(
         &self,
@@ -56,7 +56,7 @@ impl Shared {
             return Ok(());
         }
         if let Some(reserve) = reserve
-            && reserve.used().saturating_add(bytes) <= self.ceiling(Bytes(reserve.bytes()))
+            && reserve.may_have(slot.bytes(), bytes, self.ceiling(Bytes(reserve.bytes())))
         {
             return Ok(());
         }
@@ -101,13 +101,16 @@ impl Shared {
         }
         let active = self.nr_active().max(1);
         let share = ceiling / active;
-        if !is_below(usage, ceiling) || of_consumer.saturating_add(bytes) > share {
-            return Err(Reason::Share {
-                share: Bytes(share),
-                active,
-            });
+        if of_consumer.saturating_add(bytes) > share {
+            let share = Bytes(share);
+            return Err(Reason::Share { share, active });
         }
-        Ok(())
+        match is_below(usage, ceiling) {
+            true => Ok(()),
+            false => Err(Reason::Ceiling {
+                ceiling: Bytes(ceiling),
+            }),
+        }
     }
 
     /// Returns the least that a reservation holds before fairness looks at it.

@@ -63,6 +63,7 @@ mod pool;
 mod refusal;
 mod reserve;
 mod stop;
+mod strays;
 mod tenant;
 
 pub use admission::Admission;

@@ -11,13 +11,13 @@ use datafusion_execution::memory_pool::{
 use datafusion_execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use highwater::group::{ChildError, Limits};
 use highwater::{Bytes, Charge, ChargeFailed, Group, Manager, Victim};
-use parking_lot::Mutex;
 
 use crate::admission;
 use crate::consumers::{ConsumerUse, Consumers};
 use crate::refusal::{Reason, Stopped, size};
 use crate::reserve::Reserve;
 use crate::stop::{Asking, OfQuery, Stop, StopOutcome, stop_query};
+use crate::strays::Strays;
 use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 
 /// The memory pool of one query: a group below its tenant's, exact to the byte.
@@ -41,8 +41,7 @@ pub struct HighwaterPool {
     reserve: Option<Reserve>,
     consumers: Consumers,
     stop: Arc<Stop>,
-    /// Forced charges of a query that has no group, because its tenant was removed.
-    strays: Mutex<Vec<Charge>>,
+    strays: Strays,
     /// The most bytes that one refused call asked for.
     /// Written by: calls that are refused. Read by: `run` after the attempt. Publishes: nothing.
     most_refused: AtomicU64,
@@ -65,7 +64,7 @@ impl HighwaterPool {
             reserve: None,
             consumers: Consumers::default(),
             stop: Arc::default(),
-            strays: Mutex::default(),
+            strays: Strays::default(),
             most_refused: AtomicU64::new(0),
         }
     }
@@ -256,17 +255,10 @@ impl HighwaterPool {
     }
 
     pub(crate) fn used(&self) -> u64 {
-        let strays = || {
-            self.strays
-                .lock()
-                .iter()
-                .map(|charge| charge.bytes().0)
-                .sum()
-        };
         match (&self.reserve, self.made()) {
             (Some(reserve), _) => reserve.used(),
             (None, Some(group)) => group.usage_precise().0,
-            (None, None) => strays(),
+            (None, None) => self.strays.bytes(),
         }
     }
 
@@ -281,6 +273,18 @@ impl HighwaterPool {
         consumer.can_spill() || self.shared().options.tracks_all
     }
 
+    /// Counts a consumer that can spill and holds its first byte.
+    fn add_active(&self) {
+        self.shared().add_active();
+        self.reserve.iter().for_each(Reserve::add_active);
+    }
+
+    /// Counts a consumer that can spill and has returned its last byte.
+    fn sub_active(&self) {
+        self.shared().sub_active();
+        self.reserve.iter().for_each(Reserve::sub_active);
+    }
+
     /// Charges by `charge`, except for what the reserve has.
     #[inline]
     fn take(
@@ -292,10 +296,7 @@ impl HighwaterPool {
         let charge = |bytes| charge(group, Bytes(bytes));
         match &self.reserve {
             None => charge(bytes),
-            Some(reserve) => reserve.grow(bytes, charge, |bytes| {
-                group.uncharge(Bytes(bytes));
-                admission::note_room();
-            }),
+            Some(reserve) => reserve.grow(bytes, charge, |bytes| self.uncharge(group, bytes)),
         }
     }
 
@@ -319,7 +320,7 @@ impl HighwaterPool {
         }
         self.charge(group, bytes, !consumer.can_spill() || slot.bytes() == 0)?;
         if slot.add(bytes) && consumer.can_spill() {
-            self.shared().add_active();
+            self.add_active();
         }
         Ok(())
     }
@@ -351,8 +352,9 @@ impl HighwaterPool {
             return;
         }
         let Ok(group) = self.group() else {
-            let stray = self.tenant.group().force_charge(Bytes(bytes));
-            return self.strays.lock().push(stray);
+            return self
+                .strays
+                .keep(self.tenant.group().force_charge(Bytes(bytes)));
         };
         if self.take(group, bytes, Group::try_charge_disowned).is_ok() {
             return;
@@ -360,7 +362,8 @@ impl HighwaterPool {
         // Relaxed: a statistic.
         self.shared().forced.fetch_add(bytes, Ordering::Relaxed);
         let forced = self.take(group, bytes, |group, bytes| {
-            disown(group.force_charge(bytes));
+            // If the group was removed, the bytes are charged to one above it.
+            self.strays.keep(group.force_charge(bytes));
             Ok(())
         });
         debug_assert!(forced.is_ok(), "a forced charge is not refused");
@@ -369,30 +372,25 @@ impl HighwaterPool {
     /// Uncharges, except for what the reserve keeps.
     #[inline]
     pub(crate) fn give_back(&self, bytes: u64) {
-        match (self.made(), &self.reserve) {
-            (Some(group), None) => group.uncharge(Bytes(bytes)),
-            (Some(group), Some(reserve)) => {
-                reserve.shrink(bytes, |bytes| group.uncharge(Bytes(bytes)));
-            }
-            (None, _) => self.give_back_stray(bytes),
+        // Without a group, only strays were taken.
+        let group = self.made().unwrap_or(self.tenant.group());
+        match &self.reserve {
+            None => self.uncharge(group, bytes),
+            Some(reserve) => reserve.shrink(bytes, |bytes| self.uncharge(group, bytes)),
         }
-        admission::note_room();
     }
 
-    #[cold]
-    fn give_back_stray(&self, mut bytes: u64) {
-        let mut strays = self.strays.lock();
-        while bytes > 0 {
-            let last = strays
-                .last_mut()
-                .expect("no more is returned than was taken");
-            let part = last.bytes().0.min(bytes);
-            last.shrink(Bytes(part));
-            bytes -= part;
-            if last.bytes() == Bytes::ZERO {
-                strays.pop();
-            }
+    /// Uncharges: strays first.
+    #[inline]
+    fn uncharge(&self, group: &Group, bytes: u64) {
+        let rest = match self.strays.are_none() {
+            true => bytes,
+            false => self.strays.give_back(bytes),
+        };
+        if rest > 0 {
+            group.uncharge(Bytes(rest));
         }
+        admission::note_room();
     }
 }
 
@@ -433,7 +431,7 @@ impl MemoryPool for HighwaterPool {
             && slot.add(bytes)
             && consumer.can_spill()
         {
-            self.shared().add_active();
+            self.add_active();
         }
     }
 
@@ -448,7 +446,7 @@ impl MemoryPool for HighwaterPool {
             && slot.sub(bytes)
             && consumer.can_spill()
         {
-            self.shared().sub_active();
+            self.sub_active();
         }
         self.give_back(bytes);
     }

@@ -47,6 +47,8 @@ pub(crate) enum Reason {
     Room(ChargeFailed),
     /// More than a fair share.
     Share { share: Bytes, active: u64 },
+    /// The tenant would use more than operators that can spill may fill.
+    Ceiling { ceiling: Bytes },
     /// The query was stopped.
     Stopped(Stopped),
     /// The query's group could not be made.
@@ -70,7 +72,7 @@ impl Reason {
                 ChargeError::OverMax { max, usage, .. } => left(*max, *usage),
                 _ => Bytes::ZERO,
             },
-            Self::Share { .. } => {
+            Self::Share { .. } | Self::Ceiling { .. } => {
                 let max = tenant.group.effective_max();
                 left(max, tenant.group.usage_precise())
             }
@@ -100,10 +102,15 @@ impl Reason {
         matches!(self.charge_error(), Some(ChargeError::Contended { .. }))
     }
 
+    /// Returns whether the query's group was removed.
+    pub(crate) fn is_removal(&self) -> bool {
+        matches!(self.charge_error(), Some(ChargeError::Removed { .. }))
+    }
+
     fn counts_in(&self, tenant: &Shared) {
         let counts = &tenant.refused;
         let count = match self {
-            Self::Share { .. } => &counts.share,
+            Self::Share { .. } | Self::Ceiling { .. } => &counts.share,
             Self::Room(failed) if matches!(failed.refusal, ChargeError::Behind { .. }) => {
                 &counts.behind
             }
@@ -127,6 +134,14 @@ impl Reason {
                     f,
                     "its fair share of {path} is {share} while {active} {consumers} that can \
                      spill {verb} active (Options::fairness)"
+                )
+            }
+            Self::Ceiling { ceiling } => {
+                let (ceiling, path) = (size(*ceiling), tenant.group.path());
+                write!(
+                    f,
+                    "{path} would have more than {ceiling} in use, and the rest is for operators \
+                     that cannot spill (Options::unspillable_reserve)"
                 )
             }
             Self::Stopped(stopped) => write!(f, "{stopped}"),

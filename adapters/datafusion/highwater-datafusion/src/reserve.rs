@@ -14,6 +14,10 @@ pub(crate) struct Reserve {
     reserve: u64,
     /// Written by: growing and shrinking calls. Read by: the same, `used`. Publishes: nothing.
     used: AtomicU64,
+    /// The query's consumers that can spill and hold memory.
+    /// Written by: calls that take the first byte or return the last. Read by: fairness.
+    /// Publishes: nothing.
+    active: AtomicU64,
 }
 
 /// What is charged for this many used bytes.
@@ -27,7 +31,30 @@ impl Reserve {
         Self {
             reserve,
             used: AtomicU64::new(0),
+            active: AtomicU64::new(0),
         }
+    }
+
+    /// Counts a consumer that can spill and holds its first byte.
+    pub(crate) fn add_active(&self) {
+        // Relaxed: a number by itself.
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a consumer that can spill and has returned its last byte.
+    pub(crate) fn sub_active(&self) {
+        // Relaxed: a number by itself.
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether a consumer that can spill and has `of_consumer` bytes may have `bytes` more
+    /// of the first `ceiling` bytes of the reserve: anything of the first half, and then an equal
+    /// part with those that hold any.
+    pub(crate) fn may_have(&self, of_consumer: u64, bytes: u64, ceiling: u64) -> bool {
+        let used = self.used().saturating_add(bytes);
+        // Relaxed: a number by itself.
+        let share = || ceiling / self.active.load(Ordering::Relaxed).max(1);
+        used <= ceiling / 2 || used <= ceiling && of_consumer.saturating_add(bytes) <= share()
     }
 
     pub(crate) fn used(&self) -> u64 {

@@ -378,3 +378,76 @@ fn the_error_of_the_last_attempt_is_returned() {
     }
     assert!(tenant.group().children().is_empty());
 }
+
+// Symptom: a query that waited never began after the program had removed its group, and those
+// behind it neither. Method: one that waits in a tenant without room; its group is removed.
+#[test]
+fn a_query_whose_group_was_removed_while_it_waited_begins_in_another() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let first = now(Box::pin(tenant.admit(Bytes::mib(16)))).expect("there is room");
+    let first = first.expect("there is room");
+    let mut second = Box::pin(tenant.admit(Bytes::mib(8)));
+    assert!(now(&mut second).is_none(), "no room");
+    let of_first = first.group().expect("it was charged").id();
+    let groups = tenant.group().children();
+    let waiting = groups.iter().find(|group| group.id() != of_first);
+    waiting.expect("it waits").remove().expect("no children");
+    drop(first);
+    let bell = Arc::new(Bell(AtomicBool::new(true)));
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut admitted = Poll::Pending;
+    // Ends: each poll but the last has rung.
+    while admitted.is_pending() {
+        assert!(
+            bell.0.swap(false, Ordering::Relaxed),
+            "it waits for nothing"
+        );
+        admitted = second.as_mut().poll(&mut Context::from_waker(&waker));
+    }
+    assert_eq!(tenant.group().usage_precise(), Bytes::mib(8));
+}
+
+// Symptom: a tenant that was to be removed with its last query was removed between two attempts of
+// that query, and the second was refused for ever.
+#[test]
+fn a_query_that_runs_again_keeps_its_tenant() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let mut nr_attempts = 0;
+    let outcome = block_on(tenant.run(Retry::default(), |pool| {
+        nr_attempts += 1;
+        let pool: Arc<dyn MemoryPool> = pool;
+        let join = holding("join", &pool);
+        let refused = join.try_grow(20 * MIB).expect_err("more than the maximum");
+        tenant.group().remove_when_unused();
+        let granted = join.try_grow(8 * MIB);
+        let is_first = nr_attempts == 1;
+        async move { if is_first { Err(refused) } else { granted } }
+    }));
+    outcome.expect("the second attempt has room");
+    assert_eq!(nr_attempts, 2);
+    assert!(hw.root().children().is_empty(), "its last query has ended");
+}
+
+// Symptom: every return of memory that a query kept as its reserve woke those that waited, for
+// nothing.
+#[test]
+fn what_a_query_keeps_as_its_reserve_wakes_nobody() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let first = now(Box::pin(tenant.admit(Bytes::mib(12)))).expect("there is room");
+    let pool: Arc<dyn MemoryPool> = first.expect("there is room");
+    let join = holding("join", &pool);
+    join.try_grow(12 * MIB).expect("it is reserved");
+    let bell = Arc::new(Bell(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut second = Box::pin(tenant.admit(Bytes::mib(8)));
+    let polled = second.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending(), "4 MiB are left");
+    join.shrink(6 * MIB);
+    join.try_grow(7 * MIB).expect("there is room");
+    assert!(!bell.0.load(Ordering::Relaxed), "nothing was returned");
+    join.shrink(2 * MIB);
+    assert!(bell.0.load(Ordering::Relaxed), "1 MiB was returned");
+}

@@ -228,6 +228,8 @@ fn the_floor_of_fairness_is_exact() {
         sort.try_grow(least).expect("it holds nothing");
         sort.try_grow(1).expect("it holds no more than the floor");
         let text = refusal(&sort, 1);
+        assert!(text.contains("/a would have more than"), "{text}");
+        let text = refusal(&hoard, 1);
         assert!(
             text.contains("while 2 consumers that can spill are active"),
             "{text}"
@@ -249,7 +251,7 @@ fn the_floor_of_fairness_is_exact() {
         );
         assert_eq!(
             (tenant.counts().refused_share, tenant.counts().refused_full),
-            (3, 0)
+            (4, 0)
         );
     }
 }
@@ -273,6 +275,23 @@ fn the_part_for_consumers_that_cannot_spill_is_as_stated() {
         let join = holding("join", &pool);
         join.try_grow((64 - mib) * MIB).expect("what is left");
     }
+}
+
+// Symptom: a consumer far below its share was told that it had exceeded it, where operators that
+// cannot spill used what it might have had.
+#[test]
+fn a_refusal_for_the_part_of_others_says_so() {
+    let hw = manager(Bytes::mib(100));
+    let tenant = tenant(&hw, "a", Bytes::mib(100), Options::default());
+    let pool = query(&tenant);
+    let (join, sort) = (holding("join", &pool), spilling("sort", &pool));
+    join.try_grow(78 * MIB).expect("there is room");
+    sort.try_grow(2 * MIB).expect("there is room");
+    let expected = "/a would have more than 80.0 MB in use, and the rest is for operators that \
+                    cannot spill (Options::unspillable_reserve)";
+    let text = refusal(&sort, MIB);
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(tenant.counts().refused_share, 1);
 }
 
 // Goal: a query's runtime has its pool and shares everything else with the one it is made of.

@@ -3,10 +3,11 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use datafusion_execution::memory_pool::MemoryReservation;
+use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation};
 use futures::executor::block_on;
 use highwater::Bytes;
 use highwater::group::Limits;
@@ -172,6 +173,64 @@ fn queries_of_a_tenant_that_was_removed_are_refused_and_lose_nothing() {
     assert_eq!(hw.root().usage_precise(), Bytes::mib(2));
     drop((join, pool));
     assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+// Symptom: what a query forced after its group was removed was charged to a group above it, and
+// returned to the removed one: a panic, or another query's bytes. Method: the group of a query that
+// holds memory is removed, then its tenant; without a reserve and with one.
+#[test]
+fn what_is_forced_after_a_removal_is_returned_where_it_was_charged() {
+    for reserve in [0, 2 * MIB] {
+        let hw = manager(Bytes::mib(16));
+        let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+        let admitted = block_on(tenant.admit(Bytes(reserve as u64)));
+        let admitted = admitted.expect("there is room");
+        let pool: Arc<dyn MemoryPool> = admitted.clone();
+        let join = holding("join", &pool);
+        join.try_grow(3 * MIB).expect("there is room");
+        let group = admitted.group().expect("it was charged");
+        group.remove().expect("it has no children");
+        tenant.group().remove().expect("it has no children");
+        assert!(join.try_grow(MIB).is_err(), "removed");
+        join.grow(4 * MIB);
+        join.grow(MIB);
+        let used = || hw.root().usage_precise();
+        assert_eq!(used(), Bytes::mib(8));
+        // The next in its place has bytes of its own.
+        let next = hw.root().child("a", Limits::default());
+        let next = next.expect("the name is free");
+        let kept = next.charge(Bytes::mib(2)).expect("there is room");
+        join.shrink(6 * MIB);
+        assert_eq!(used(), Bytes::mib(4));
+        drop((join, pool, admitted));
+        assert_eq!((used(), next.usage_precise()), (kept.bytes(), kept.bytes()));
+    }
+}
+
+// Symptom: where a query was admitted with a reserve, one consumer had all of that but a fifth, and
+// another was refused what it had without a reserve.
+#[test]
+fn consumers_share_a_reserve_as_they_share_a_tenants_maximum() {
+    let hw = manager(Bytes::mib(100));
+    let tenant = tenant(&hw, "a", Bytes::mib(100), Options::default());
+    let admitted = || -> Arc<dyn MemoryPool> {
+        block_on(tenant.admit(Bytes::mib(100))).expect("there is room")
+    };
+    let pools: [&dyn Fn() -> Arc<dyn MemoryPool>; 2] = [&|| query(&tenant), &admitted];
+    for pool in pools {
+        let pool = pool();
+        let [first, second] = ["first", "second"].map(|name| spilling(name, &pool));
+        second.try_grow(MIB).expect("there is room");
+        while first.try_grow(MIB).is_ok() {}
+        assert_eq!(first.size(), 40 * MIB);
+        second.try_grow(30 * MIB).expect("it has its share");
+        drop(second);
+        first.try_grow(30 * MIB).expect("it is alone");
+        assert!(first.try_grow(11 * MIB).is_err(), "the rest is not for it");
+        holding("join", &pool)
+            .try_grow(30 * MIB)
+            .expect("what is left");
+    }
 }
 
 #[test]

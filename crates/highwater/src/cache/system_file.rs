@@ -72,6 +72,9 @@ impl From<NotDirect> for io::Error {
     }
 }
 
+/// The greatest offset of the system.
+const OFFSET_MAX: u64 = i64::MAX.cast_unsigned();
+
 /// Direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transfer {
@@ -200,10 +203,14 @@ impl FileBacking {
     fn check_lens(
         &self,
         first: FilePage,
-        lens: impl IntoIterator<Item = usize>,
+        lens: impl ExactSizeIterator<Item = usize>,
         transfer: Transfer,
     ) -> io::Result<()> {
         let size = self.order.size();
+        if first.0.saturating_add(lens.len() as u64) > OFFSET_MAX / size as u64 {
+            let text = format!("page {first}: a file has at most {OFFSET_MAX} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         for (page, len) in (first.0..).map(FilePage).zip(lens) {
             let want = self.page_len(page);
             let most = match (transfer, want) {
@@ -254,6 +261,18 @@ impl FileBacking {
         })
     }
 
+    /// Takes the system's length. The caller is alone with the file.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not return it.
+    pub(crate) fn renew_len(&self) -> io::Result<()> {
+        let len = len_of(&self.file, &self.file.metadata()?)?;
+        // Relaxed: the file is not shared yet.
+        self.len.store(len, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Notes the path by which it was opened.
     pub(crate) fn named(mut self, path: &Path) -> Self {
         self.name = path.to_string_lossy().into();
@@ -294,7 +313,10 @@ impl FileBacking {
 
     /// Returns how many of `count` pages from `first` on can be moved by one request.
     fn run_len(&self, first: FilePage, count: usize) -> usize {
-        let last = FilePage(first.0 + count.saturating_sub(1) as u64);
+        let Some(rest) = count.checked_sub(1) else {
+            return 0;
+        };
+        let last = FilePage(first.0 + rest as u64);
         count - usize::from(self.tail_of(last).is_some())
     }
 
@@ -440,7 +462,7 @@ impl Backing for FileBacking {
     }
 
     fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
-        self.check_lens(page, [buf.len()], Transfer::Read)?;
+        self.check_lens(page, [buf.len()].into_iter(), Transfer::Read)?;
         if self.needs_copy(buf) {
             return self.read_copied(page, &mut [buf]);
         }
@@ -475,7 +497,7 @@ impl Backing for FileBacking {
     }
 
     fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
-        self.check_lens(page, [buf.len()], Transfer::Write)?;
+        self.check_lens(page, [buf.len()].into_iter(), Transfer::Write)?;
         if self.needs_copy(buf) {
             return self.write_copied(page, &[buf]);
         }

@@ -9,7 +9,7 @@ use super::capacity::CapacityRange;
 use super::error::BuildError;
 use super::io::IoThreads;
 use super::read::ReadaheadMax;
-use super::recorder::{Recorder, RecorderThread};
+use super::recorder::RecorderThread;
 use super::writeback::WritebackThread;
 use super::{Core, Manager, Parts, Shared};
 use crate::cache::SwapArea;
@@ -83,10 +83,7 @@ impl Builder {
                 grace: self.grace,
                 timer: self.timer,
                 engine: self.engine,
-                recorder: match self.recorder {
-                    Some((path, config)) => Some(Recorder::create(&path, config, cpus)?),
-                    None => None,
-                },
+                recorder: self.recorder,
             },
         )?);
         let fits = core.bring_to_capacity();

@@ -285,6 +285,11 @@ impl Manager {
             OpenPath::Stuck(_) => Err(stuck()),
             OpenPath::Open(open) => open.again(path, access, &backing),
             OpenPath::Claimed(claim) => {
+                // Another thread may have resized the file and closed it meanwhile.
+                backing.renew_len().map_err(|source| OpenError::Io {
+                    path: path.display().to_string(),
+                    source,
+                })?;
                 let backing = backing.named(path);
                 let file = self.open_entry(backing.page_size(), backing.len(), |cache| {
                     cache.open_system_file(backing, access)

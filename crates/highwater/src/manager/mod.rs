@@ -120,6 +120,7 @@ pub use vmstat::{Counter, CounterKind};
 pub use wait::ChargeWait;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::cache::{FileEntry, FileKind, PageCache, SwapArea};
@@ -131,7 +132,7 @@ use crate::reclaim::policy::EvictionPolicy;
 use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::topology::Topology;
-use crate::units::{CpuId, Pages, Pfn};
+use crate::units::{Bytes, CpuId, Pages, Pfn};
 use alarm::{Alarms, Timer};
 use background::{Polled, Reclaimer, Wakeup};
 use capacity::CapacityRange;
@@ -234,7 +235,8 @@ struct Parts {
     grace: Duration,
     timer: Option<Timer>,
     engine: IoEngine,
-    recorder: Option<Recorder>,
+    /// The recorder's path and size.
+    recorder: Option<(PathBuf, Bytes)>,
 }
 
 impl Manager {
@@ -315,6 +317,9 @@ impl Core {
             Pages::ZERO => FrameMemory::without_frames(),
             frames => FrameMemory::new(frames)?,
         });
+        // After all that can fail here: it takes the place of the recording before.
+        let recorder = recorder.map(|(path, size)| Recorder::create(&path, size, nr_cpus));
+        let recorder = recorder.transpose()?;
         let pool = FramePool::with_config(Arc::clone(&memory), config);
         let pool = Arc::new(pool.expect("a machine has a CPU, and the memory is new"));
         let groups = GroupTree::with_regime(regime, nr_cpus);

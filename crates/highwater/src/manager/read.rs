@@ -122,7 +122,12 @@ impl File {
             let piece = &mut buf[done..done + count];
             let asked = (begin + len - done).div_ceil(size) as u64;
             match self.core().copy_page(source, page, asked, begin, piece) {
-                Ok(()) => done += count,
+                Ok(copied) => {
+                    done += copied;
+                    if copied < count {
+                        break; // the file has shrunk
+                    }
+                }
                 Err(ReadError::BehindEnd { .. }) => break,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -197,7 +202,8 @@ impl File {
 }
 
 impl Core {
-    /// Copies part of a page; reads the page in if it is missing.
+    /// Copies part of a page, as far as the file has it; reads the page in if it is missing.
+    /// Returns how many bytes.
     fn copy_page(
         &self,
         source: FillSource<'_>,
@@ -205,18 +211,19 @@ impl Core {
         asked: u64,
         begin: usize,
         into: &mut [u8],
-    ) -> Result<(), ReadError> {
+    ) -> Result<usize, ReadError> {
         let key = source.file.key(page);
-        let part = begin..begin + into.len();
-        let copy = |bytes: &[u8], into: &mut [u8]| {
-            into.copy_from_slice(&bytes[part.clone()]);
-        };
+        let mut count = into.len();
         let (pfn, found) = if key.file().is_writable() {
             let read = self.bring_in(source, page, asked, |pfn| {
                 Some((self.cache.latch_at(key, pfn)?, pfn))
             });
             let ((bytes, pfn), found) = read?;
-            copy(&bytes, into);
+            // Decided under the latch: a shrink zeroes what it cuts off under it.
+            source.file.check_end(page)?;
+            let len = source.file.page_len(page);
+            count = count.min(len.saturating_sub(begin));
+            into[..count].copy_from_slice(&bytes[begin..begin + count]);
             (pfn, found)
         } else {
             let guard = Guard::new(&self.memory);
@@ -224,7 +231,7 @@ impl Core {
                 Some((self.cache.borrow_at(guard.reader(), key, pfn)?, pfn))
             });
             let ((bytes, pfn), found) = read?;
-            copy(bytes, into);
+            into.copy_from_slice(&bytes[begin..begin + count]);
             (pfn, found)
         };
         // Consecutive reads of one page count as one access.
@@ -232,7 +239,7 @@ impl Core {
         if is_new && (found == Found::Cached || self.reclaim.counts_first_copy()) {
             self.reclaim.mark_accessed(pfn, key);
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Reads the missing pages of a range, one window at a time.

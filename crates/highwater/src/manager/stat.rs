@@ -75,6 +75,8 @@ impl Group {
 
 impl Core {
     fn reclaim_on_request(&self, group: &Group, pages: Pages) -> Pages {
+        // Others may read pages in as fast as they are evicted.
+        let pages = pages.min(group.usage_precise().pages_ceil());
         let (mut freed, mut fruitless) = (Pages::ZERO, 0);
         while freed < pages && fruitless < FRUITLESS_MAX {
             let control = ScanControl {

@@ -8,6 +8,8 @@
 //! | step | bound of one poll |
 //! |---|---|
 //! | reclaim from the full group | one pass, of at most [`POLL_GOAL`] pages |
+//! | wait for pages in transit: that threads read in, or reclaimers have isolated | |
+//! | evict pages that stayed when their files were closed | one attempt for each file |
 //! | ask one group to [give memory back](Group::on_reclaim) | one call of a handler |
 //! | tell one victim, unless one is [stopping](super::victims) there | one call of the handler |
 //! | wait | |
@@ -47,7 +49,7 @@ use super::victims::{Telling, Told};
 use super::{Core, Shared};
 use crate::group::{ChargeError, GroupNode, NodeCharge, NodeChargeWait, Refilled};
 use crate::percpu::PercpuRef;
-use crate::reclaim::{Actor, Outcome, PageType, ScanControl};
+use crate::reclaim::{Actor, Coming, Outcome, ScanControl};
 use crate::sync::Parker;
 use crate::units::{Bytes, Pages};
 
@@ -57,9 +59,14 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Maximum number of pages reclaimed in one poll. Chosen: a cluster of the background thread, which
 /// takes about as long as a task should block its worker.
 const POLL_GOAL: Pages = Pages(128);
-/// Polls that find pages pinned, in transit, or isolated by other reclaimers, before a group is
-/// asked or told. Chosen: as for a request outside the wait queue.
+/// Polls that find pages pinned before a group is asked or told. Chosen: as for a request outside
+/// the wait queue.
 const FRUITLESS_MAX: u32 = 16;
+/// Longest wait for pages in transit. Derived: as for such a request.
+const TRANSIT_MAX: Duration = ARRIVAL_MAX.saturating_mul(ATTEMPTS_MAX);
+/// The same where no wake-up is certain, so that the task is polled without a pause. Chosen: long
+/// for storage to answer, and short for a worker that does nothing else.
+const TRANSIT_MAX_POLLED: Duration = Duration::from_secs(1);
 
 impl Group {
     /// Charges memory when there is room, in FIFO order: a future for any runtime, or blocking by
@@ -182,8 +189,10 @@ struct HeadEffort {
     look_at: Duration,
     /// Whether a wake-up is certain at `due` when no memory is given back.
     is_rung: bool,
-    /// Steps postponed for pages in transit.
-    awaited: u32,
+    /// The pages in transit that it waits for, and since when.
+    awaited: Option<(Coming, Duration)>,
+    /// Such waits that have ended since a page was freed.
+    nr_awaited: u32,
     /// Time of the next step when no memory is given back.
     due: Option<Duration>,
 }
@@ -200,7 +209,8 @@ impl Default for HeadEffort {
             passed: Passed::default(),
             look_at: Duration::ZERO,
             is_rung: false,
-            awaited: 0,
+            awaited: None,
+            nr_awaited: 0,
             due: None,
         }
     }
@@ -216,12 +226,12 @@ enum HeadStep {
 }
 
 impl HeadEffort {
-    /// Reclaims from a full group for a charge of `bytes`, if it is time to look; returns whether
-    /// that may have helped.
-    fn reclaims(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> bool {
+    /// Reclaims from a full group for a charge of `bytes`, if it is time to look; then returns
+    /// whether that may have helped.
+    fn reclaims(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> Option<bool> {
         let now = core.now();
         if now < self.look_at {
-            return false;
+            return None;
         }
         let helps = self.reclaim(core, target, bytes);
         if !helps {
@@ -229,12 +239,8 @@ impl HeadEffort {
             self.fruitless = 0;
             self.passed.forget();
         }
-        debug_assert!(
-            self.fruitless <= FRUITLESS_MAX,
-            "{} passes in a row freed nothing",
-            self.fruitless
-        );
-        helps
+        debug_assert!(self.fruitless <= FRUITLESS_MAX, "passes have a bound");
+        Some(helps)
     }
 
     fn reclaim(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> bool {
@@ -258,6 +264,7 @@ impl HeadEffort {
         self.reclaimed += nr_reclaimed;
         if nr_reclaimed > 0 {
             self.fruitless = 0;
+            self.nr_awaited = 0;
             self.has_asked_logs = false;
             return true;
         }
@@ -268,20 +275,31 @@ impl HeadEffort {
             return true;
         }
         self.fruitless += 1;
-        let isolated = PageType::ALL.map(|it| core.reclaim.nr_isolated_of(target, it));
-        let pages_may_come = nr_borrowed > 0 || isolated.into_iter().sum::<Pages>() > Pages::ZERO;
-        pages_may_come && self.fruitless <= FRUITLESS_MAX
+        nr_borrowed > 0 && self.fruitless <= FRUITLESS_MAX
     }
 
-    /// Returns when to look again if pages of a full group are in transit: then no group is asked
-    /// or told, unless storage never answers.
-    fn awaits_arrival(&mut self, core: &Core, target: &GroupNode) -> Option<Duration> {
-        let waits = self.awaited < ATTEMPTS_MAX && core.reclaim.nr_coming_to(target) > 0;
-        waits.then(|| {
-            self.awaited += 1;
-            self.look_at = self.look_at.min(core.now() + ARRIVAL_MAX);
-            self.look_at
-        })
+    /// Waits while pages of a full group are in transit: then no group is asked or told, unless
+    /// storage takes very long to answer, or reclaimers go on without effect.
+    fn awaits_transit(&mut self, core: &Core, target: &GroupNode) -> Option<HeadStep> {
+        let (now, transit) = (core.now(), core.reclaim.transit_of(target));
+        let is_any = transit.lasts(transit) && self.nr_awaited < FRUITLESS_MAX;
+        let begun = self.awaited.or_else(|| is_any.then_some((transit, now)));
+        self.awaited = begun;
+        let (first, since) = begun?;
+        if !first.lasts(transit) {
+            // Pages that came, or were put back, may be evicted now.
+            self.awaited = None;
+            self.nr_awaited += 1;
+            self.look_at = now;
+            return Some(HeadStep::Changed);
+        }
+        self.look_at = self.look_at.min(now + ARRIVAL_MAX);
+        let (at_most, step) = match self.is_rung {
+            true => (TRANSIT_MAX, HeadStep::Until(self.look_at)),
+            // No wake-up would come: an arrival gives no memory back.
+            false => (TRANSIT_MAX_POLLED, HeadStep::Changed),
+        };
+        (now.saturating_sub(since) < at_most).then_some(step)
     }
 
     /// Takes one step to make room for a charge of `bytes` in a full group. Calls `before` before a
@@ -293,14 +311,15 @@ impl HeadEffort {
         bytes: Bytes,
         mut before: impl FnMut(),
     ) -> HeadStep {
-        if self.reclaims(core, target, bytes) {
+        if self.reclaims(core, target, bytes).is_some() {
+            // Also without effect: others may have made room during the pass.
             return HeadStep::Changed;
         }
-        match self.awaits_arrival(core, target) {
-            Some(until) if self.is_rung => return HeadStep::Until(until),
-            // No wake-up would come: an arrival gives no memory back.
-            Some(_) => return HeadStep::Changed,
-            None => {}
+        if let Some(step) = self.awaits_transit(core, target) {
+            return step;
+        }
+        if core.reap_closing() {
+            return HeadStep::Changed;
         }
         match core.ask_one(target, bytes, &mut self.passed, &mut before) {
             Asking::Again => return HeadStep::Changed,
@@ -444,7 +463,7 @@ impl ChargeWait {
         {
             self.refused_at.get_or_insert(core.now());
             let _stalled = Stalled::begin_part(core, &self.node);
-            if self.search.reclaims(core, &target, bytes) {
+            if self.search.reclaims(core, &target, bytes) == Some(true) {
                 outcome = self.node.try_charge_refilling(bytes);
             }
         }

@@ -168,7 +168,7 @@ pub enum Want {
 
 /// A target's pages in transit.
 #[derive(Clone, Copy, Debug)]
-struct Coming {
+pub struct Coming {
     /// Threads that bring pages in, and arrivals.
     nr_coming: u64,
     nr_arrived: u64,
@@ -179,7 +179,7 @@ struct Coming {
 
 impl Coming {
     /// Returns whether pages that were in transit in `self` still are in `now`.
-    const fn lasts(self, now: Self) -> bool {
+    pub const fn lasts(self, now: Self) -> bool {
         // In this order: the lists of a group that was removed since count nothing any more, nor
         // settled pages.
         now.nr_coming > 0
@@ -278,6 +278,17 @@ impl Reclaim {
             () => Arrival::Nothing,
         };
         (arrival, last.nr_arrived)
+    }
+
+    /// Returns the pages of a target that are on their way below its maximum, or out of it; without
+    /// those that this thread has isolated itself and is writing.
+    #[must_use]
+    pub fn transit_of(&self, target: &GroupNode) -> Coming {
+        let mut transit = self.coming(target, Want::Room);
+        if in_hand() > 0 {
+            transit.nr_isolated = 0;
+        }
+        transit
     }
 
     /// Returns the number of threads that bring pages of a target in.

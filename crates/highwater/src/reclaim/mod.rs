@@ -90,7 +90,7 @@ mod walk_tests;
 #[cfg(all(test, not(loom)))]
 mod writeback_tests;
 
-pub use arrival::{Afloat, Arrival, OnItsWay, Want};
+pub use arrival::{Afloat, Arrival, Coming, OnItsWay, Want};
 #[cfg(feature = "lab")]
 pub use contention::{Pacer, RmapConfig, RmapPolicy, RmapQuirks};
 pub use control::{Actor, Outcome, ScanControl};

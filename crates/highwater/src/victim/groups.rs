@@ -50,8 +50,7 @@ impl<F: Fn(GroupKey) -> bool> Candidates for LeafCandidates<'_, F> {
     }
 
     fn precise_usage(&self, id: GroupKey) -> Option<Bytes> {
-        let node = self.groups.find(id).filter(|node| !node.is_removed())?;
-        Some(node.usage_precise())
+        self.groups.usage_precise_of(id)
     }
 }
 
@@ -66,7 +65,7 @@ impl<F: Fn(GroupKey) -> bool> Candidates for LeafCandidates<'_, F> {
 /// # Cost
 ///
 /// One walk over the groups below `target` ([`GroupTree::for_each_leaf`]), and for each exact read
-/// [`GroupNode::usage_precise`]. No allocation.
+/// [`GroupTree::usage_precise_of`]. No allocation.
 pub fn select(
     groups: &GroupTree,
     target: &GroupNode,

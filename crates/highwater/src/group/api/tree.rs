@@ -120,7 +120,26 @@ impl GroupTree {
     /// As [`GroupTree::get`].
     #[must_use]
     pub fn find(&self, key: GroupKey) -> Option<GroupNode> {
-        self.get(key.id()).filter(|node| node.key() == key)
+        // Compared before it is cloned: dropping a handle of a later group could be the end of it.
+        let meta = self.owner.slots.get(key.id())?.meta.read();
+        let meta = meta.as_ref().filter(|meta| meta.key == key).cloned()?;
+        let node = GroupNode::new(&self.owner, meta);
+        node.is_here().then_some(node)
+    }
+
+    /// Returns the exact usage of the group with that key; `None` once it is removed. For callers
+    /// that hold a lock: it makes no handle, which could be the group's last one and drop data of
+    /// the program.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::usage_precise`].
+    #[must_use]
+    pub fn usage_precise_of(&self, key: GroupKey) -> Option<Bytes> {
+        let slot = self.owner.slots.get(key.id())?;
+        let used = self.groups().account(key.id()).used;
+        // Afterwards: the slot may have passed to a later group.
+        slot.lives(key.incarnation).then_some(used)
     }
 
     /// Returns the path of the group with that key; if it is gone, a path that shows its id.
