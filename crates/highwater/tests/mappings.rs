@@ -533,3 +533,22 @@ fn mappings_of_one_memory_see_its_bytes_at_their_own_numbers() {
         assert_empty(&hw);
     }
 }
+
+// Symptom: pages that had been unmapped came back, and were charged, by a request to read the range
+// in. Method: anonymous memory of which every other run of pages is unmapped.
+#[test]
+fn what_was_unmapped_is_not_read_in() {
+    let hw = Manager::builder().capacity(Pages(64).bytes()).build();
+    let hw = hw.unwrap();
+    let map = hw.space(&hw.root()).map_anon(Pages(12)).unwrap();
+    for page in 0..12 {
+        map.write(page).unwrap()[0] = 1;
+    }
+    map.unmap(0..3).unwrap();
+    map.unmap(5..8).unwrap();
+    assert_eq!(hw.root().usage_precise(), Pages(6).bytes());
+    map.will_need(0..12).unwrap();
+    assert_eq!(hw.root().usage_precise(), Pages(6).bytes());
+    assert_eq!(map.read_latched(8).unwrap()[0], 1);
+    assert!(map.read_latched(5).is_err());
+}

@@ -48,19 +48,21 @@ impl Strays {
     #[cold]
     pub(crate) fn give_back(&self, bytes: u64) -> u64 {
         let mut charges = self.charges.lock();
-        let mut left = bytes;
+        let (mut left, mut returned) = (bytes, Vec::new());
         while let Some(last) = charges.last_mut()
             && left > 0
         {
-            let part = last.bytes().0.min(left);
-            last.shrink(Bytes(part));
-            left -= part;
+            let part = last.bytes().min(Bytes(left));
+            returned.push(last.split(part));
+            left -= part.0;
             if last.bytes() == Bytes::ZERO {
                 charges.pop();
             }
         }
         // Relaxed: under the lock.
         self.are_there.store(!charges.is_empty(), Ordering::Relaxed);
+        drop(charges);
+        drop(returned); // wakes others, whose wakers may run any code
         left
     }
 

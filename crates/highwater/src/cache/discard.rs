@@ -90,18 +90,19 @@ impl PageCache {
         discard: Discard,
     ) -> Option<(Pfn, PageKey)> {
         let key = PageKey::new(file.id(), page);
-        // Whether the page was in swap: another thread that read it in meanwhile has the old
-        // contents.
-        let mut was_in_swap = false;
         // Terminates: each further round means that another thread has read the page in or evicted
         // it meanwhile.
         loop {
-            let Presence::Resident(pfn) = self.lookup(key) else {
-                if !anon.is_swapped(page) {
+            // At one moment: between two, the page could come from swap, lose its slot by a write,
+            // and go again.
+            if let Some(is_swapped) = self.index.while_absent(key, || anon.is_swapped(page)) {
+                if !is_swapped {
                     return None;
                 }
                 anon.forget(page);
-                was_in_swap = true;
+                continue;
+            }
+            let Presence::Resident(pfn) = self.lookup(key) else {
                 continue;
             };
             let latch = match discard {
@@ -114,12 +115,12 @@ impl PageCache {
             let Some(mut latch) = latch else {
                 continue;
             };
-            if was_in_swap || anon.is_swapped(page) || self.is_dirty(pfn) {
-                latch.bytes_mut().fill(0);
-                anon.forget(page);
-                if self.is_dirty(pfn) {
-                    self.clear_dirty(pfn, key);
-                }
+            // Also a clean one without a slot: it may have come from a slot that another thread
+            // discards, which has not zeroed it yet.
+            latch.bytes_mut().fill(0);
+            anon.forget(page);
+            if self.is_dirty(pfn) {
+                self.clear_dirty(pfn, key);
             }
             return Some((pfn, key));
         }

@@ -217,6 +217,13 @@ impl Index {
         self.presence_locked(key)
     }
 
+    /// Calls `look` while the page is absent and cannot be inserted; `None` if it is there, also
+    /// during a fill or eviction.
+    pub(super) fn while_absent<R>(&self, key: PageKey, look: impl FnOnce() -> R) -> Option<R> {
+        let _locked = self.shard(self.bucket(key)).waiting.lock();
+        self.find_locked(key).is_none().then(look)
+    }
+
     /// Wakes those that wait for a page, to look again.
     pub(super) fn wake_waiting(&self, key: PageKey) -> Woken {
         let shard = self.shard(self.bucket(key));

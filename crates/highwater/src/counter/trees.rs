@@ -228,10 +228,9 @@ impl CounterTrees {
             return;
         }
         let positions = &self.positions[member];
-        positions.mark(self.position(slot));
+        positions.mark_visibly(self.position(slot));
         let accuracy = self.layout.shape.accuracy_of(positions);
-        // Relaxed: see `MemberBounds`. Of two threads that cover, each has at least its own mark in
-        // its sum.
+        // Relaxed: see `MemberBounds`. Of two threads that cover, one has both marks in its sum.
         self.front.bounds.over[member].fetch_max(accuracy.over, Ordering::Relaxed);
         self.front.bounds.under[member].fetch_max(accuracy.under, Ordering::Relaxed);
     }

@@ -249,9 +249,9 @@ impl Mapping {
         if let Some(pfn) = self.area.frame_if_young(page) {
             let key = self.area.key(page);
             if let Some(glimpse) = self.memory.glimpse(pfn, key.get()) {
-                // After the glimpse, which was of the page before a shrink cut it, or shows that.
-                self.area.file().check_end(key.page()).ok()?;
-                return Some(self.optimistic(page, glimpse));
+                // After the glimpse, which was of the page before it was cut off, or shows that.
+                let is_there = !self.area.is_cut_off(page);
+                return is_there.then(|| self.optimistic(page, glimpse));
             }
         }
         self.read_optimistic_slowly(page)

@@ -1,5 +1,6 @@
 //! Mappings: ranges of files in a space. Reads and writes of their pages: `access.rs`.
 
+use std::iter;
 use std::ops::Range;
 
 use super::Core;
@@ -220,8 +221,14 @@ impl Mapping {
     pub fn will_need(&self, pages: Range<impl Into<MapPage>>) -> Result<(), RangeError> {
         let pages = self.check_range(pages)?;
         let area = &self.area;
-        self.core()
-            .read_ahead_all(FillSource::of(area), area.file_pages(&pages));
+        let mut rest = MapPage::numbers(&pages).map(MapPage).peekable();
+        while let Some(first) = rest.find(|page| !area.is_hole(*page)) {
+            // Up to the next page that is not mapped any more.
+            let more = iter::from_fn(|| rest.next_if(|page| !area.is_hole(*page)));
+            let run = first..MapPage(first.0 + 1 + more.count() as u64);
+            self.core()
+                .read_ahead_all(FillSource::of(area), area.file_pages(&run));
+        }
         Ok(())
     }
 

@@ -18,7 +18,7 @@
 //! | `io` | asynchronous reads: io_uring or threads, and the threads that take their results |
 //! | `throttle` | throttling above a group's `high` |
 //! | `charge` | charging memory, with `try` and `force` variants |
-//! | `wait`, `alarm` | charges that wait in a FIFO wait queue, and the timers that poll them again |
+//! | `wait`, `head`, `alarm` | charges that wait in a FIFO wait queue, how its head makes room, and the timers that poll them again |
 //! | `spill`, `victims` | reclaim callbacks of groups that can spill, and groups selected as victims |
 //! | `pressure`, `task` | stall accounting (PSI) for threads and tasks |
 //! | `background`, `writeback` | the background reclaim thread and the write-back thread |
@@ -61,6 +61,7 @@ mod group;
 mod guard;
 mod handle;
 mod handler;
+mod head;
 mod io;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;

@@ -2,21 +2,7 @@
 //!
 //! A charge that finds no room joins the FIFO wait queue of the full group
 //! (`group/charge/wait.rs`): as a future of any runtime, or by parking its thread. The head of the
-//! queue acts for all charges behind it. On each poll it looks for room, and if there is none it
-//! takes the first of these steps that applies:
-//!
-//! | step | bound of one poll |
-//! |---|---|
-//! | reclaim from the full group | one pass, of at most [`POLL_GOAL`] pages |
-//! | wait for pages in transit: that threads read in, or reclaimers have isolated | |
-//! | evict pages that stayed when their files were closed | one attempt for each file |
-//! | ask one group to [give memory back](Group::on_reclaim) | one call of a handler |
-//! | tell one victim, unless one is [stopping](super::victims) there | one call of the handler |
-//! | wait | |
-//!
-//! A poll never sleeps. After a step that changed something the charge wakes its own task and is
-//! polled again, so that other tasks of the worker run in between; a step without effect falls
-//! through to the next.
+//! queue acts for all charges behind it (`head.rs`).
 //!
 //! # Why no wake-up is lost
 //!
@@ -36,37 +22,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use super::Shared;
 use super::alarm::Alarm;
 use super::charge::Charge;
 use super::error::ChargeFailed;
 use super::events::{EventTimer, MetLimit};
 use super::group::Group;
 use super::handler::InHandler;
+use super::head::{HeadEffort, HeadStep};
 use super::pressure::{Stalled, StalledTask};
-use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX};
-use super::spill::{Asking, Passed};
-use super::victims::{Telling, Told};
-use super::{Core, Shared};
 use crate::group::{ChargeError, GroupNode, NodeCharge, NodeChargeWait, Refilled};
 use crate::percpu::PercpuRef;
-use crate::reclaim::{Actor, Coming, Outcome, ScanControl};
+use crate::reclaim::Actor;
 use crate::sync::Parker;
-use crate::units::{Bytes, Pages};
-
-/// Interval at which the head looks again for pages to reclaim and groups to ask, since pages may
-/// have been released. Chosen: short beside the wait, and long beside a pass of reclaim.
-const LOOK: Duration = Duration::from_millis(100);
-/// Maximum number of pages reclaimed in one poll. Chosen: a cluster of the background thread, which
-/// takes about as long as a task should block its worker.
-const POLL_GOAL: Pages = Pages(128);
-/// Polls that find pages pinned before a group is asked or told. Chosen: as for a request outside
-/// the wait queue.
-const FRUITLESS_MAX: u32 = 16;
-/// Longest wait for pages in transit. Derived: as for such a request.
-const TRANSIT_MAX: Duration = ARRIVAL_MAX.saturating_mul(ATTEMPTS_MAX);
-/// The same where no wake-up is certain, so that the task is polled without a pause. Chosen: long
-/// for storage to answer, and short for a worker that does nothing else.
-const TRANSIT_MAX_POLLED: Duration = Duration::from_secs(1);
+use crate::units::Bytes;
 
 impl Group {
     /// Charges memory when there is room, in FIFO order: a future for any runtime, or blocking by
@@ -173,184 +142,6 @@ pub struct ChargeWait {
     /// The task's stall, while it is queued and no thread blocks on it.
     stalled: Option<StalledTask>,
     alarm: Option<Alarm>,
-}
-
-/// State of the attempts, and the time of the next.
-struct HeadEffort {
-    attempts: u32,
-    fruitless: u32,
-    reclaimed: u64,
-    /// Whether logs were asked to flush since the last page was freed.
-    has_asked_logs: bool,
-    last: Outcome,
-    told: Told,
-    passed: Passed,
-    /// Time of the next look for pages to reclaim.
-    look_at: Duration,
-    /// Whether a wake-up is certain at `due` when no memory is given back.
-    is_rung: bool,
-    /// The pages in transit that it waits for, and since when.
-    awaited: Option<(Coming, Duration)>,
-    /// Such waits that have ended since a page was freed.
-    nr_awaited: u32,
-    /// Time of the next step when no memory is given back.
-    due: Option<Duration>,
-}
-
-impl Default for HeadEffort {
-    fn default() -> Self {
-        Self {
-            attempts: 0,
-            fruitless: 0,
-            reclaimed: 0,
-            has_asked_logs: false,
-            last: Outcome::default(),
-            told: Told::in_line(),
-            passed: Passed::default(),
-            look_at: Duration::ZERO,
-            is_rung: false,
-            awaited: None,
-            nr_awaited: 0,
-            due: None,
-        }
-    }
-}
-
-/// Result of the head's step in a poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HeadStep {
-    /// It may have helped: look again at once.
-    Changed,
-    /// No step before then, unless memory is given back.
-    Until(Duration),
-}
-
-impl HeadEffort {
-    /// Reclaims from a full group for a charge of `bytes`, if it is time to look; then returns
-    /// whether that may have helped.
-    fn reclaims(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> Option<bool> {
-        let now = core.now();
-        if now < self.look_at {
-            return None;
-        }
-        let helps = self.reclaim(core, target, bytes);
-        if !helps {
-            self.look_at = now + LOOK;
-            self.fruitless = 0;
-            self.passed.forget();
-        }
-        debug_assert!(self.fruitless <= FRUITLESS_MAX, "passes have a bound");
-        Some(helps)
-    }
-
-    fn reclaim(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> bool {
-        let goal = core.direct_goal(target.limits().max);
-        let goal = goal.max(bytes.pages_ceil());
-        let control = ScanControl {
-            nr_to_reclaim: goal.min(POLL_GOAL),
-            target,
-            actor: Actor::Polled,
-            first_priority: None,
-            ignores_protection: false,
-        };
-        debug_assert!(control.nr_to_reclaim > Pages::ZERO, "a pass has a goal");
-        self.last = core.shrink(&control);
-        let Outcome {
-            nr_reclaimed,
-            nr_borrowed,
-            nr_wal_blocked,
-            ..
-        } = self.last;
-        self.reclaimed += nr_reclaimed;
-        if nr_reclaimed > 0 {
-            self.fruitless = 0;
-            self.nr_awaited = 0;
-            self.has_asked_logs = false;
-            return true;
-        }
-        if nr_wal_blocked > 0
-            && !std::mem::replace(&mut self.has_asked_logs, true)
-            && core.cache.ask_logs()
-        {
-            return true;
-        }
-        self.fruitless += 1;
-        nr_borrowed > 0 && self.fruitless <= FRUITLESS_MAX
-    }
-
-    /// Waits while pages of a full group are in transit: then no group is asked or told, unless
-    /// storage takes very long to answer, or reclaimers go on without effect.
-    fn awaits_transit(&mut self, core: &Core, target: &GroupNode) -> Option<HeadStep> {
-        let (now, transit) = (core.now(), core.reclaim.transit_of(target));
-        let is_any = transit.lasts(transit) && self.nr_awaited < FRUITLESS_MAX;
-        let begun = self.awaited.or_else(|| is_any.then_some((transit, now)));
-        self.awaited = begun;
-        let (first, since) = begun?;
-        if !first.lasts(transit) {
-            // Pages that came, or were put back, may be evicted now.
-            self.awaited = None;
-            self.nr_awaited += 1;
-            self.look_at = now;
-            return Some(HeadStep::Changed);
-        }
-        self.look_at = self.look_at.min(now + ARRIVAL_MAX);
-        let (at_most, step) = match self.is_rung {
-            true => (TRANSIT_MAX, HeadStep::Until(self.look_at)),
-            // No wake-up would come: an arrival gives no memory back.
-            false => (TRANSIT_MAX_POLLED, HeadStep::Changed),
-        };
-        (now.saturating_sub(since) < at_most).then_some(step)
-    }
-
-    /// Takes one step to make room for a charge of `bytes` in a full group. Calls `before` before a
-    /// handler of the program.
-    fn step(
-        &mut self,
-        core: &Core,
-        target: &GroupNode,
-        bytes: Bytes,
-        mut before: impl FnMut(),
-    ) -> HeadStep {
-        if self.reclaims(core, target, bytes).is_some() {
-            // Also without effect: others may have made room during the pass.
-            return HeadStep::Changed;
-        }
-        if let Some(step) = self.awaits_transit(core, target) {
-            return step;
-        }
-        if core.reap_closing() {
-            return HeadStep::Changed;
-        }
-        match core.ask_one(target, bytes, &mut self.passed, &mut before) {
-            Asking::Again => return HeadStep::Changed,
-            Asking::Until(until) => return HeadStep::Until(until.min(self.look_at)),
-            Asking::Nothing => {}
-        }
-        match core.tell_one(target, &mut self.told, &mut before) {
-            Telling::Until(until) => HeadStep::Until(until.min(self.look_at)),
-            Telling::Nothing => HeadStep::Until(self.look_at),
-        }
-    }
-
-    /// Notes, for a request that ends, which groups have kept their promises or have stopped.
-    fn settle(&self, core: &Core) {
-        core.settle_kept(&self.passed);
-        if self.told.len() > 0 {
-            core.look_at_stopping();
-        }
-    }
-
-    fn failed(&self, refusal: ChargeError) -> ChargeFailed {
-        ChargeFailed {
-            refusal,
-            attempts: self.attempts,
-            reclaimed: Pages(self.reclaimed),
-            borrowed: self.last.nr_borrowed,
-            write_failed: self.last.nr_unwritten(),
-            victims: self.told.victims,
-            dying: self.told.dying,
-        }
-    }
 }
 
 impl ChargeWait {

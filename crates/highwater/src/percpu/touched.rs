@@ -6,7 +6,7 @@
 
 use std::iter;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A set of slots that only grows.
 ///
@@ -27,6 +27,15 @@ impl Touched {
     pub(crate) fn mark(&self, slot: usize) {
         // Relaxed: see the type.
         self.0[slot / 64].fetch_or(1 << (slot % 64), Ordering::Relaxed);
+    }
+
+    /// Marks a slot so that of two threads which do so and then look at the marks, one at least
+    /// sees both.
+    pub(crate) fn mark_visibly(&self, slot: usize) {
+        self.mark(slot);
+        // Pairs with itself in another thread. SeqCst: each marks and then looks; release and
+        // acquire let both miss the other's mark, where it is in another word.
+        fence(Ordering::SeqCst);
     }
 
     /// Returns the marked slots, lowest first.
@@ -121,5 +130,28 @@ mod tests {
                 assert_eq!(runs, expected, "{slots} slots, {shift}, below {end}");
             }
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom {
+    use super::*;
+    use crate::sync::{Arc, thread};
+
+    // Goal: of two threads that mark slots of different words and then count, one counts both.
+    #[test]
+    fn one_of_two_threads_sees_both_marks() {
+        ::loom::model(|| {
+            let touched = Arc::new(Touched::none_of(65));
+            let mark_and_count = |touched: &Touched, slot| {
+                touched.mark_visibly(slot);
+                touched.iter().count()
+            };
+            let of_other = Arc::clone(&touched);
+            let other = thread::spawn(move || mark_and_count(&of_other, 64));
+            let counted = mark_and_count(&touched, 0);
+            let by_other = other.join().expect("the model's thread ends");
+            assert_eq!(counted.max(by_other), 2);
+        });
     }
 }

@@ -178,6 +178,11 @@ pub struct Coming {
 }
 
 impl Coming {
+    /// Returns whether pages have arrived since `before`.
+    pub const fn has_more_arrivals(self, before: Self) -> bool {
+        self.nr_arrived != before.nr_arrived
+    }
+
     /// Returns whether pages that were in transit in `self` still are in `now`.
     pub const fn lasts(self, now: Self) -> bool {
         // In this order: the lists of a group that was removed since count nothing any more, nor

@@ -87,6 +87,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
                 "access",
                 "anon",
                 "fault_polled",
+                "head",
                 "read",
                 "recorder",
                 "writeback",

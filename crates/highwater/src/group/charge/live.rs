@@ -92,6 +92,7 @@ impl Groups {
         if word.load().is_live() || slot.ledger.balance().is_closed() {
             return;
         }
+        slot.touch_own(index);
         slot.ready(index);
         slot.add_holder();
         if word.update(Word::enlisted).is_err() {

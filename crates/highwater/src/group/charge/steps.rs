@@ -154,7 +154,7 @@ impl Groups {
         let index = slot.index(actor);
         let words = slot.words(index);
         let word = &words.own;
-        slot.touch(index);
+        slot.touch_own(index);
         self.begin(key, slot, word)?;
         words.tell(key.incarnation);
         let climbed = self.climb_by_steps(key.id, index, bytes);

@@ -34,7 +34,10 @@ struct Glance {
 impl Glance {
     /// Adds the words of the group itself.
     fn at_top(&mut self, slot: &Slot) {
-        self.at_each(slot, Words::both);
+        match slot.has_own() {
+            true => self.at_each(slot, Words::both),
+            false => self.at_each(slot, |words| [&words.chain]),
+        };
     }
 
     /// Adds the words of a group further down; returns how many there were.

@@ -41,7 +41,7 @@ impl Collect {
 
     /// Sees the own words of a group, number `id`, below `top`.
     pub(in crate::group) fn saw_others(&mut self, top: GroupId, id: GroupId, slot: &Slot) {
-        if id != top {
+        if id != top && slot.has_own() {
             slot.each_touched(|words| self.saw_other(words.own.load()));
         }
     }
@@ -73,8 +73,12 @@ impl Slot {
     /// Looks at the words of the group, in a pass over those below `top`.
     #[inline]
     pub(in crate::group) fn collect(&self, top: GroupId) -> Collect {
-        let is_top = self.id() == top;
+        let (is_top, has_own) = (self.id() == top, self.has_own());
         let mut pass = Collect::default();
+        if !has_own {
+            self.each_touched(|words| pass.saw(words.chain.load()));
+            return pass;
+        }
         self.each_touched(|words| {
             pass.saw(words.chain.load());
             match is_top {

@@ -51,8 +51,9 @@ impl Slot {
             return false;
         }
         let (mut before, mut is_all) = (Collect::default(), true);
+        let nr_looked_at = if self.has_own() { 2 } else { 1 };
         self.each_touched(|words| {
-            for cell in words.both() {
+            for cell in words.both().into_iter().take(nr_looked_at) {
                 let word = cell.load();
                 let passed_on = match word.tokens() {
                     0 => Some(word),

@@ -27,7 +27,7 @@
 //!   released them, on this group first and on its parent after that.
 
 use crate::percpu::{Blocks, Gates};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, CachePadded, LockClass, Rank, RwLock, order_of_seqcst};
 use crate::units::{CpuId, GroupId};
 
@@ -80,6 +80,9 @@ pub(in crate::group) struct Slot {
     /// has begun there.
     touched: AtomicU64,
     run_shift: u32,
+    /// Whether any own word may be other than idle; otherwise passes look at chain words alone.
+    /// Written, read and cleared as `touched`.
+    has_own: AtomicBool,
     /// Metadata of the group that lives here or whose charges are still here.
     pub(in crate::group) meta: RwLock<Option<Arc<Meta>>>,
     /// Live words whose tokens count here: chain words of the subtree and own words of the group.
@@ -128,6 +131,7 @@ impl Slot {
             standing: StandingWord::new(),
             gates,
             touched: AtomicU64::new(0),
+            has_own: AtomicBool::new(false),
             run_shift: words_of_bit.ilog2(),
             first: AtomicU64::new(NO_WORDS),
             first_words: Words::to_give(gates),
@@ -290,6 +294,7 @@ impl Slot {
         if self.touched() != 0 {
             // Pairs with `touch`; SeqCst as there.
             self.touched.store(0, Ordering::SeqCst);
+            self.has_own.store(false, Ordering::SeqCst);
         }
     }
 
@@ -299,11 +304,11 @@ impl Slot {
     /// it is no longer in flight, so one of the two is seen. In the other order both could be
     /// missed.
     pub(in crate::group) fn is_idle(&self) -> bool {
-        let is_still = |words: &Words| {
-            let mut both = words.both().into_iter();
-            both.all(|word| word.load().in_flight() == 0)
-        };
-        self.touched_words().all(is_still) && self.ledger.balance().reserved == 0
+        let has_own = self.has_own();
+        let is_still = |cell: &Cell| cell.load().in_flight() == 0;
+        let mut touched = self.touched_words();
+        touched.all(|words| is_still(&words.chain) && (!has_own || is_still(&words.own)))
+            && self.ledger.balance().reserved == 0
     }
 
     /// Returns the words of number `index`, made on first use. Passes look only at words reported
@@ -415,6 +420,22 @@ impl Slot {
         }
     }
 
+    /// Like [`touch`](Self::touch), before something begins in the own word of that number.
+    pub(in crate::group) fn touch_own(&self, index: usize) {
+        self.touch(index);
+        if !self.has_own() {
+            // Pairs with `has_own`; SeqCst as in `touch`.
+            self.has_own.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns whether anything may have begun in own words of the group.
+    #[inline]
+    pub(in crate::group) fn has_own(&self) -> bool {
+        // Pairs with `touch_own`; SeqCst as there.
+        self.has_own.load(Ordering::SeqCst)
+    }
+
     /// Readies words number `index` for a word that becomes live: they know the incarnation, and
     /// removals tell them the next.
     pub(in crate::group) fn ready(&self, index: usize) -> &Words {
@@ -464,8 +485,9 @@ impl Slot {
         top: GroupId,
         id: GroupId,
     ) -> impl Iterator<Item = (Site, &Cell)> {
+        let has_own = top == id && self.has_own();
         self.touched_words().flat_map(move |words| {
-            let own = (top == id).then_some((Site::own(id), &words.own));
+            let own = has_own.then_some((Site::own(id), &words.own));
             [Some((Site::chain(id), &words.chain)), own]
                 .into_iter()
                 .flatten()
@@ -531,6 +553,7 @@ mod loom {
             let slot = Arc::new(Slot::new(GroupId(0), Gates::new(Regime::Atomic, 2)));
             let park = |slot: &Slot, index| {
                 let words = slot.words(index);
+                slot.touch_own(index);
                 slot.ready(index);
                 let _is_first = words.own.update(Word::enlisted).is_ok();
                 let parked = words.own.update(|word| word.parked_whole(1));

@@ -50,6 +50,10 @@ impl Groups {
             own += alone.tokens();
             own_holders += u64::from(alone.is_live());
         }
+        assert!(
+            own_holders == 0 || slot.has_own(),
+            "passes leave out the own words of {id}"
+        );
         let balance = slot.ledger.balance();
         assert!(
             below + own <= balance.reserved,
