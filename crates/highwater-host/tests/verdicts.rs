@@ -327,6 +327,7 @@ fn pressure_is_judged_at_5_and_20_percent() {
     assert!(check(&of("x"), 17).says.contains("line 1"));
 }
 
+// Symptom: a mask without the main switch (0x0006) counted as generations that are on.
 #[test]
 fn generations_warn_while_dirty_pages_block_them() {
     let of = |kernel, enabled: &str, after: &str| {
@@ -345,6 +346,8 @@ fn generations_warn_while_dirty_pages_block_them() {
         Ok
     );
     assert_eq!(verdict(&of("6.18.1", "0x0000\n", rises), 18), Ok);
+    assert_eq!(verdict(&of("6.18.1", "0x0006\n", rises), 18), Ok);
+    assert_eq!(verdict(&of("6.18.1", "0x0001\n", rises), 18), Warn);
     assert_eq!(verdict(&of("7.2.0", "0x0007\n", rises), 18), Ok);
     assert_eq!(verdict(&of("6.18.1", "zz\n", rises), 18), NotMeasurable);
 }

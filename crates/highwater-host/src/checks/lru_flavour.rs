@@ -72,6 +72,9 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         .with("dirty_percent", dirty))
 }
 
+/// The main switch among the bits of the mask; the others refine what it turned on.
+const MAIN_SWITCH: u32 = 0x0001;
+
 /// Parses a mask such as `0x0007`, or `y` and `n`.
 fn is_on(text: &str) -> Result<bool, Missing> {
     let text = text.trim();
@@ -79,7 +82,7 @@ fn is_on(text: &str) -> Result<bool, Missing> {
         .strip_prefix("0x")
         .map(|mask| u32::from_str_radix(mask, 16));
     match (text, mask) {
-        (_, Some(Ok(mask))) => Ok(mask != 0),
+        (_, Some(Ok(mask))) => Ok(mask & MAIN_SWITCH != 0),
         ("y" | "1", _) => Ok(true),
         ("n" | "0", _) => Ok(false),
         _ => Err(Missing::new("cannot parse /sys/kernel/mm/lru_gen/enabled")),
