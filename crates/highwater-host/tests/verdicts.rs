@@ -159,6 +159,31 @@ fn the_oom_killer_is_judged_by_the_gap() {
     assert!(finding.says.contains("512 loads"), "{}", finding.says);
 }
 
+// Symptom: the gap was over 100 % of a badness near 0 (oom_score_adj below 0), and 0 % above it.
+#[test]
+fn the_gap_of_the_oom_killer_does_not_depend_on_oom_score_adj() {
+    let of = |adjustment: &str| {
+        let tree = Tree::of("6.12.1", 64)
+            .file("proc/meminfo", "MemTotal: 4000000 kB\n")
+            .process(8, "a", 1, [100_000; 3])
+            .process(9, "b", 1, [90_000, 125_000, 125_000])
+            .file("proc/8/oom_score_adj", adjustment)
+            .file("proc/9/oom_score_adj", adjustment);
+        value(&tree, 3)
+    };
+    for adjustment in ["-997", "0", "1000"] {
+        let percent = of(adjustment);
+        assert!((percent - 20.0).abs() < 1e-9, "{adjustment}: {percent} %");
+    }
+    // Adjustments that differ: a gap of 300,000 points, where 125,000 pages are held.
+    let differ = Tree::of("6.12.1", 64)
+        .file("proc/meminfo", "MemTotal: 4000000 kB\n")
+        .process(8, "a", 1, [500_000, 100_000, 100_000])
+        .process(9, "b", 1, [125_000; 3])
+        .file("proc/9/oom_score_adj", "275");
+    assert!((value(&differ, 3) - 100.0).abs() < 1e-9);
+}
+
 /// Goal: the kernel spares the first process of the machine, and kills that of a container. Method:
 /// a process 1 with 16 GB, with and without the thread of the kernel that only a machine shows.
 #[test]

@@ -19,9 +19,10 @@ pub(super) const CHECK: Check = Check {
         every counter of every process over all CPUs while the system waits for memory.",
     formula: "badness = pages + swap + page tables + oom_score_adj x (memory + swap) / 1,000; \
         the largest by the cheap counter against the largest by the exact number, and by how \
-        much the first is smaller. The machine's own process 1 is spared, a container's is not",
-    thresholds: "a different process is a warning; one that holds over 5 % less than the largest \
-        is bad: stopping it frees that much less.",
+        much the first is smaller, in percent of what the second holds. The machine's own process \
+        1 is spared, a container's is not",
+    thresholds: "a different process is a warning; bad if its badness is smaller by over 5 % of \
+        what the largest holds: with equal oom_score_adj, stopping it frees that much less.",
     thread: threads::TREE,
     kernels: "all; from 7.0, and older ones with the change, the kernel sums exactly",
     advice: "set oom_score_adj of the process to stop, or memory.max of its group",
@@ -44,6 +45,24 @@ struct Candidate<'a> {
     cheap: i64,
     /// By the exact number, if it is known.
     exact: Option<i64>,
+    /// The part of either number that comes from `oom_score_adj`.
+    adjusted: i64,
+}
+
+impl Candidate<'_> {
+    /// Returns the pages that stopping it frees: `exact` without the adjustment.
+    fn held_pages(&self, exact: i64) -> u64 {
+        u64::try_from(exact.saturating_sub(self.adjusted)).unwrap_or(0)
+    }
+}
+
+/// Returns `gap` in percent of the pages that the right choice holds.
+///
+/// A badness has no zero: an adjustment moves it by any part of memory, and percent of it would
+/// tell the adjustment. Adjustments that differ can make the gap larger than what is held.
+fn percent_of_held(gap: u64, held: u64) -> f64 {
+    let held = held.max(1);
+    100.0 * float(gap.min(held)) / float(held)
 }
 
 /// The choice by either number.
@@ -52,7 +71,7 @@ struct Choice<'a> {
     exact: &'a Process,
     /// By how many pages the first is smaller.
     gap: u64,
-    /// The gap in percent of the larger.
+    /// The gap in percent of what the second holds.
     percent: f64,
     formula: String,
 }
@@ -118,7 +137,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     };
     let largest = exact.exact.unwrap_or(of_cheap);
     let gap = u64::try_from(largest.saturating_sub(of_cheap)).unwrap_or(0);
-    let percent = 100.0 * float(gap) / float(u64::try_from(largest).unwrap_or(1).max(1));
+    let percent = percent_of_held(gap, exact.held_pages(largest));
     let formula = format!(
         "by counter {} ({} points, {} exact); exactly {} ({} points)",
         cheap.process.name(),
@@ -194,6 +213,7 @@ fn candidates<'a>(
             process,
             cheap: score(process.counter_pages),
             exact: process.exact.map(|exact| score(exact.pages)),
+            adjusted,
         });
     }
     let largest = |one: &Candidate<'_>| one.exact.unwrap_or(i64::MIN).max(one.cheap);
