@@ -184,6 +184,36 @@ fn the_table_of_processes_shows_error_and_order() {
     }
 }
 
+// Symptom: the name of a group or of a program sent escape sequences to the terminal.
+#[test]
+fn names_send_no_escape_sequence_to_the_terminal() {
+    let bench = Bench::new();
+    let root = recorded(&bench, [3_075, 6_863, 6_863]);
+    let stat = fs::read_to_string(format!("{root}/proc/7/stat")).unwrap();
+    let stat = stat.replace("(hop)", "(hop\x1b[2J)");
+    fs::write(format!("{root}/proc/7/stat"), stat).unwrap();
+    let groups = format!("{root}/sys/fs/cgroup");
+    let group = format!("{groups}/a\x1b[2J");
+    fs::create_dir_all(&group).unwrap();
+    fs::write(format!("{groups}/cgroup.controllers"), "memory\n").unwrap();
+    fs::write(format!("{group}/memory.max"), "8388608\n").unwrap();
+    for arguments in [
+        &["host"][..],
+        &["host", "--explain", "2"],
+        &["host", "--explain", "15"],
+        &["host", "rss"],
+    ] {
+        let output = run(&[arguments, &["--root", &root]].concat());
+        let page = text(&output.stdout) + &text(&output.stderr);
+        assert!(
+            page.contains("hop?[2J") || page.contains("/a?[2J"),
+            "{page}"
+        );
+        let is_obeyed = |c: char| c.is_control() && c != '\n';
+        assert!(!page.contains(is_obeyed), "{arguments:?}: {page:?}");
+    }
+}
+
 #[test]
 fn bad_input_is_refused() {
     let bench = Bench::new();

@@ -359,6 +359,14 @@ pub fn rounded(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text }
 }
 
+/// Returns a text with `?` for each control character: names come from other users, and a terminal
+/// would obey the escape sequences in them.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(shown).collect()
+}
+
 /// Formats a count with commas.
 #[must_use]
 pub fn counted(count: u64) -> String {
@@ -422,6 +430,12 @@ mod tests {
             [0, 1023, 1536, 3 << 30].map(amount),
             ["0 B", "1,023 B", "1.5 KiB", "3 GiB"]
         );
+    }
+
+    // Symptom: a name with escape sequences moved the cursor, or cleared the screen.
+    #[test]
+    fn no_control_character_of_a_name_is_printed() {
+        assert_eq!(printable("a\x1b[2J\tb\n\u{9b}c\x7f é"), "a?[2J?b??c? é");
     }
 
     #[test]

@@ -38,7 +38,9 @@ mod process;
 mod root;
 
 pub use checks::{CHECKS, Check};
-pub use finding::{Figure, Finding, Scale, Thresholds, Unit, Verdict, amount, counted, rounded};
+pub use finding::{
+    Figure, Finding, Scale, Thresholds, Unit, Verdict, amount, counted, printable, rounded,
+};
 pub use groups::{Group, GroupVersion, Groups};
 pub use machine::{Interval, Machine};
 pub use process::{Effort, Exact, ExactBy, Process, ProcessTable, bound_pages};

@@ -7,6 +7,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
+use crate::finding::printable;
 use crate::groups::cpu_time;
 use crate::machine::Machine;
 use crate::parse::{self, KernelVersion};
@@ -90,9 +91,7 @@ impl Process {
     /// The process as a text names it.
     #[must_use]
     pub fn name(&self) -> String {
-        let printable = |c: char| if c.is_control() { '?' } else { c };
-        let comm: String = self.comm.chars().map(printable).collect();
-        format!("{comm} ({})", self.pid)
+        format!("{} ({})", printable(&self.comm), self.pid)
     }
 }
 

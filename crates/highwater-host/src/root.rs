@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::finding::printable;
 use crate::parse::ParseError;
 
 /// Bytes of a file that are read at most: far more than `/proc` of any machine shows.
@@ -28,9 +29,12 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Creates the reason `need`, which continues "not measurable here: ...".
+    /// Creates the reason `need`, which continues "not measurable here: ...". It may hold paths and
+    /// content with control characters, which are replaced.
     pub fn new(need: impl Into<String>) -> Self {
-        Self { need: need.into() }
+        Self {
+            need: printable(&need.into()),
+        }
     }
 
     fn file(path: &str, error: &io::Error) -> Self {

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use highwater_host::{Effort, Machine, Process, ProcessTable, bound_pages, counted, rounded};
+use highwater_host::{
+    Effort, Machine, Process, ProcessTable, bound_pages, counted, printable, rounded,
+};
 use serde_json::{Value, json};
 
 use super::{machine, unusable};
@@ -198,12 +200,7 @@ fn line(row: &Row<'_>) -> String {
         None => dash(),
     };
     let bound = row.bound_pages.map_or_else(dash, counted);
-    let program: String = process
-        .comm
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .take(15)
-        .collect();
+    let program: String = printable(&process.comm).chars().take(15).collect();
     format!(
         "{:>8} {program:>15} {:>7} {:>12} {exact:>12} {error:>11} {percent:>9} {bound:>11} \
          {ranks:>11} {cost:>9}",

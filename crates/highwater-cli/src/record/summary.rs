@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use highwater::units::Bytes;
+use highwater_host::printable;
 use indicatif::HumanCount;
 use serde_json::{Value, json};
 
@@ -130,8 +131,44 @@ impl fmt::Display for Summary {
         for file in self.files.iter().take(SHOWN) {
             let counts = [file.read_pages, file.written_pages].map(HumanCount);
             let [reads, writes] = counts.map(|count| count.to_string());
-            writeln!(f, "{reads:>12} {writes:>12}  {}", file.name)?;
+            let name = printable(&file.name);
+            writeln!(f, "{reads:>12} {writes:>12}  {name}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Symptom: a file that another user named with escape sequences moved the cursor.
+    #[test]
+    fn names_of_files_have_no_control_characters() {
+        let file = FileSummary {
+            name: "/tmp/a\x1b[2J".to_owned(),
+            is_named: true,
+            read_pages: 1,
+            written_pages: 0,
+        };
+        let summary = Summary {
+            output: PathBuf::from("out.hwt"),
+            elapsed: Duration::ZERO,
+            events: 1,
+            unknown_events: 0,
+            late_events: 0,
+            lost_events: 0,
+            records: 1,
+            page_accesses: 1,
+            trace_bytes: 1,
+            lacks: Vec::new(),
+            recorded: Vec::new(),
+            files: vec![file],
+            command_failure: None,
+        };
+        let shown = summary.to_string();
+        assert!(shown.contains("/tmp/a?[2J"), "{shown}");
+        assert!(!shown.contains(|c: char| c.is_control() && c != '\n'));
+        assert_eq!(summary.json()["files"][0]["name"], "/tmp/a\x1b[2J");
     }
 }

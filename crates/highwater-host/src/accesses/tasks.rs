@@ -12,8 +12,8 @@ use rustix::io::Errno;
 pub fn tasks_of_processes(roots: &[u32]) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for process in numbers_in(Path::new("/proc")) {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        if let Some(parent) = parent_of(&stat) {
+        let stat = fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+        if let Some(parent) = parent_of(&String::from_utf8_lossy(&stat)) {
             children.entry(parent).or_default().push(process);
         }
     }
@@ -102,6 +102,10 @@ fn numbers_in(directory: &Path) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -128,6 +132,24 @@ mod tests {
         assert!(tasks.contains(&own) && tasks.contains(&child.id()));
         assert!(tasks.len() >= 3 && tasks.is_sorted(), "{tasks:?}");
         assert!(tasks_of_cgroup(Path::new("/proc/self")).is_err());
+    }
+
+    // Symptom: a child whose name was cut within a character was not recorded with its parent.
+    #[test]
+    fn children_with_names_that_are_not_utf_8_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"cut-at-15-b-\xc3"));
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+        let mut child = std::process::Command::new(program)
+            .arg0("sh")
+            .args(["-c", "read line"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let tasks = tasks_of_processes(&[std::process::id()]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(tasks.contains(&child.id()), "{tasks:?}");
     }
 
     // Symptom: a recording of a group ended when one below it was removed during a look.

@@ -1,7 +1,7 @@
 //! Check 15: memory that is charged to a group and not in use.
 
 use super::{Check, threads};
-use crate::finding::{Figure, Finding, Thresholds, Unit, amount, float, rounded};
+use crate::finding::{Figure, Finding, Thresholds, Unit, amount, float, printable, rounded};
 use crate::groups::Group;
 use crate::machine::Machine;
 use crate::parse::KernelVersion;
@@ -83,7 +83,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         "up to {} of {} in {}{}",
         amount(bound(worst)),
         amount(max),
-        worst.path,
+        printable(&worst.path),
         groups.caveat()
     );
     let formula = format!(

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Check, threads};
-use crate::finding::{Figure, Finding, Thresholds, Unit, Verdict, rounded};
+use crate::finding::{Figure, Finding, Thresholds, Unit, Verdict, printable, rounded};
 use crate::groups::{GroupVersion, Groups};
 use crate::machine::{Interval, Machine};
 use crate::parse;
@@ -108,9 +108,10 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     } else {
         format!("{} %", rounded(full))
     };
-    let says = format!("{path}, all its tasks stalled {stalled}{}", groups.caveat());
+    let name = printable(path);
+    let says = format!("{name}, all its tasks stalled {stalled}{}", groups.caveat());
     let formula = format!(
-        "{} events/s in {path}; full avg10 {stalled}, bad above {THROTTLED_PER_S} events/s \
+        "{} events/s in {name}; full avg10 {stalled}, bad above {THROTTLED_PER_S} events/s \
          and {FULL_BAD} %",
         rounded(rate)
     );
@@ -119,7 +120,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         .with("full_avg10_percent", full)
         .with("bad_full_avg10_percent", FULL_BAD)
         .with("bad_from_per_s", THROTTLED_PER_S)
-        .advise(format!("raise memory.high of {path}, or lower its load"));
+        .advise(format!("raise memory.high of {name}, or lower its load"));
     finding.verdict = worst.verdict();
     Ok(finding)
 }

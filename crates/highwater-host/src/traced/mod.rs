@@ -24,6 +24,7 @@ pub use symbols::Symbols;
 pub use waits::{ClassWaits, LockWaits};
 pub use zones::ZoneTrips;
 
+use crate::finding::printable;
 use crate::tracefs::{Event, Instance, Stream, Tracefs, TracefsError};
 
 /// Memory of all buffers together, in KiB. Chosen: half a second of a million events a second.
@@ -147,11 +148,34 @@ impl Counts {
     }
 }
 
-/// Returns the name of a task, while it lives.
+/// Returns the name of a task as a text shows it, while it lives.
 fn name_of_task(task: u64) -> Option<String> {
     if task == 0 {
         return Some("interrupts of idle CPUs".to_owned());
     }
-    let name = std::fs::read_to_string(format!("/proc/{task}/comm")).ok()?;
-    Some(name.trim_end().to_owned())
+    let name = std::fs::read(format!("/proc/{task}/comm")).ok()?;
+    Some(shown(&name))
+}
+
+/// Formats the content of `comm`. The kernel cuts names at 15 bytes, also within a character.
+fn shown(comm: &[u8]) -> String {
+    printable(String::from_utf8_lossy(comm).trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Symptom: a live task whose name was cut within a character was "a task that ended", and one
+    // with escape sequences in its name sent them to the terminal.
+    #[test]
+    fn names_of_tasks_are_shown_whatever_their_bytes() {
+        assert_eq!(shown(b"kswapd0\n"), "kswapd0");
+        assert_eq!(shown(b"a\x1b[2J\n"), "a?[2J");
+        assert_eq!(shown("fünfzehn-bytes-é\n".as_bytes()), "fünfzehn-bytes-é");
+        assert_eq!(shown(b"14-bytes-and-\xc3\n"), "14-bytes-and-\u{fffd}");
+        let own = u64::from(std::process::id());
+        assert!(name_of_task(own).is_some());
+        assert_eq!(name_of_task(u64::MAX), None);
+    }
 }

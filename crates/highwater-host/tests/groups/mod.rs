@@ -300,3 +300,25 @@ fn of_equal_stalls_the_more_throttled_group_is_named() {
     // A parent that is not throttled itself stalls with its child, and has no part in it.
     assert_eq!(of(0, 300), "/a/b");
 }
+
+// Symptom: a group that another user named with escape sequences moved the cursor of the user that
+// ran the checks, or cleared the screen.
+#[test]
+fn names_of_groups_have_no_control_characters() {
+    let mut files = throttled("4194304", 2_000, Some(2_000));
+    files.push(("memory.max", "8388608\n".to_owned()));
+    let tree = with_groups("6.12.1", &[("a\x1b[2J", files)]);
+    for nr in [15, 16] {
+        let finding = check(&tree, nr);
+        assert_eq!(finding.verdict, Warn, "check {nr}");
+        assert!(finding.says.contains("/a?[2J"), "{nr}: {}", finding.says);
+        let advice = finding.advice.clone().unwrap();
+        for shown in [&finding.says, &finding.formula, &advice] {
+            assert!(!shown.contains(char::is_control), "{nr}: {shown:?}");
+        }
+        // JSON escapes them, and programs need the name.
+        assert_eq!(group_of(&finding), Some("/a\x1b[2J"));
+    }
+    let needs = highwater_host::Missing::new("needs /a\x1b[2J").need;
+    assert_eq!(needs, "needs /a?[2J");
+}

@@ -1,5 +1,6 @@
 //! The tree of groups: usage with its interval, a bar, refaults, reclaim, pressure, waits.
 
+use highwater_host::printable;
 use ratatui_core::style::{Color, Modifier, Style};
 use ratatui_core::text::{Line, Span};
 
@@ -120,9 +121,7 @@ fn named(context: &Context<'_>, row: &Row, group: &Group, width: usize) -> Strin
         &group.name
     };
     // Characters that the screen leaves out would move the columns.
-    let name = name.chars().map(|c| if c.is_control() { '?' } else { c });
-    let mut text = format!("{indent}{sign}");
-    text.extend(name);
+    let text = format!("{indent}{sign}{}", printable(name));
     fitted(text, width)
 }
 
