@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use highwater_lab::report::Unit;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -250,18 +251,26 @@ fn meaning(figure: &str, sides: [(Option<f64>, Option<&Range>); 2]) -> Meaning {
     if a_low <= b_high && b_low <= a_high {
         return Meaning::Noise;
     }
-    let is_time = ["_us", "_ns", "_s", "rss_", "kernel_cached"];
-    let is_time = figure.split('.').any(|part| {
-        is_time
-            .iter()
-            .any(|word| part.ends_with(word) || part.starts_with(word))
-    });
     let is_once = sides.iter().any(|(_, range)| range.is_none());
-    if is_time && is_once {
+    if is_time(figure) && is_once {
         Meaning::Once
     } else {
         Meaning::Differs
     }
+}
+
+/// Returns whether a figure is a time, or memory that the kernel counts. Its own name tells, and
+/// that of an object of percentiles (`hit_latency_us.p50`); others may be those of checks
+/// (`rss_bound`).
+fn is_time(figure: &str) -> bool {
+    let mut names = figure.rsplit('.');
+    let [own, object] = [(); 2].map(|()| names.next().unwrap_or_default());
+    let is_of_time = |name: &str| ["_us", "_ns", "_s"].iter().any(|unit| name.ends_with(unit));
+    let has_no_unit = Unit::of(own).0 == Unit::Plain;
+    let is_of_kernel = ["rss_", "kernel_cached"]
+        .iter()
+        .any(|of| own.starts_with(of));
+    is_of_time(own) || (has_no_unit && is_of_time(object)) || is_of_kernel
 }
 
 /// Returns the settings and verdicts that differ, sorted by name.
@@ -482,6 +491,23 @@ mod tests {
         assert_eq!(found.settings, [setting.into()]);
         let same = compared(std::slice::from_ref(&a), std::slice::from_ref(&a));
         assert_eq!(same.expect("one kind").differences, []);
+    }
+
+    // Symptom: the number of a process was a figure that differed, and counts of the checks
+    // `rss_bound` and `rss_error` were times that were measured once.
+    #[test]
+    fn counts_of_checks_differ_and_pids_do_not() {
+        let host = |pid: u64, cpus: u64| {
+            let check = json!({"id": "rss_bound", "pid": pid, "cpus_count": cpus});
+            json!({"checks": [check], "bad_count": 0})
+        };
+        let found = compared(&[host(7, 2)], &[host(9, 4)]).expect("one kind");
+        let want = [("checks.rss_bound.cpus_count", Meaning::Differs)];
+        assert_eq!(meanings(&found), want);
+        let times = ["hit_latency_us.p50", "rows.p.v.cost_ns", "a.elapsed_s"];
+        let memory = ["rss_peak_bytes", "kernel_cached_bytes"];
+        assert!(times.iter().chain(&memory).all(|figure| is_time(figure)));
+        assert!(!is_time("wait_us.hits_percent") && !is_time("a_s.b.hits"));
     }
 
     /// Goal: of a set-up, only the fields that differ are told, by their names.

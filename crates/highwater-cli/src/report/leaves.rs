@@ -49,8 +49,9 @@ fn collect(value: &Value, path: String, leaves: &mut BTreeMap<String, f64>) {
             leaves.extend(number.as_f64().map(|number| (path, number)));
         }
         Value::Object(fields) => {
-            let is_figure =
-                |name: &&String| !NO_FIGURES.contains(&name.as_str()) && !name.ends_with("_pid");
+            // The number of a process is a name: its value says nothing about the run.
+            let is_pid = |name: &str| name == "pid" || name.ends_with("_pid");
+            let is_figure = |name: &&String| !NO_FIGURES.contains(&name.as_str()) && !is_pid(name);
             for (name, value) in fields.iter().filter(|(name, _)| is_figure(name)) {
                 collect(value, below(name), leaves);
             }
