@@ -146,6 +146,8 @@ pub(crate) struct ReplayArguments {
     report: Option<PathBuf>,
 
     /// Repeat the run; the report is that of the run of median time, with the spread of all
+    ///
+    /// More than one run cannot be recorded: leave out `--record`.
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = whole::<u32>(1..=RUNS_MAX, " of runs"))]
     runs: u32,
@@ -178,6 +180,14 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
     };
     if let Err(refused) = arguments.reading.check() {
         return unusable(format_args!("{refused}"));
+    }
+    if let Some(path) = arguments.record.as_ref().filter(|_| arguments.runs > 1) {
+        // The second run would keep the first as FILE.old, in the place of the user's recording.
+        return unusable(format_args!(
+            "`--record {}` keeps one run, and `--runs {}` makes more: leave out one of the two",
+            path.display(),
+            arguments.runs
+        ));
     }
     let needed = limits::of_a_replay(arguments.capacity, arguments.threads);
     let remedy = "give less `--capacity` or fewer `--threads`";

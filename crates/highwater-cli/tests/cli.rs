@@ -384,6 +384,30 @@ fn no_output_replaces_a_file_of_another_kind() {
     assert_eq!(run(&["top", &recording, "--once"]).status.code(), Some(0));
 }
 
+// Symptom: the runs of `--runs` took the places of the earlier recording and of its `.old`.
+#[test]
+fn repeated_runs_are_not_recorded() {
+    let bench = Bench::new();
+    let trace = bench.write("trace.csv", "time,key\n1,17\n");
+    let dir = bench.dir();
+    let recording = bench.path("run.hwr");
+    let record = |runs: &str| {
+        let arguments = ["replay", &trace, "--dir", &dir, "--record", &recording];
+        run(&[&arguments[..], &["--runs", runs]].concat())
+    };
+    assert_eq!(record("1").status.code(), Some(0));
+    let before = std::fs::read(&recording).unwrap();
+    let output = record("3");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(output.stdout.is_empty());
+    for words in ["--record", "--runs 3", "leave out one"] {
+        assert!(said.contains(words), "{words} is not in {said}");
+    }
+    assert_eq!(std::fs::read(&recording).unwrap(), before);
+    assert!(!std::fs::exists(format!("{recording}.old")).unwrap());
+}
+
 /// Goal: threads and writes do not disturb each other. Method: two tenants, one of them limited, 4
 /// threads, several seeds; the program itself verifies every page.
 #[test]

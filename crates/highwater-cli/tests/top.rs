@@ -127,33 +127,29 @@ fn other_files_and_no_terminal_are_refused() {
     assert!(picture.contains("cannot write"), "{picture}");
 }
 
-/// Goal: a newcomer's two commands work together: a replay is recorded, and `top` reads it; of
-/// repeated runs, the last one. Method: a trace larger than the memory, so that there are refaults;
-/// the refaults of the recording are those of the replay's own report.
+/// Goal: a newcomer's two commands work together: a replay is recorded, and `top` reads it. Method:
+/// a trace larger than the memory, so that there are refaults; the refaults of the recording are
+/// those of the replay's own report.
 #[test]
 fn a_recorded_replay_is_shown() {
     let bench = Bench::new();
     let trace = bench.mixed_trace("web.csv", 7, 20_000);
     let dir = bench.dir();
-    for runs in ["1", "2"] {
-        let file = bench.path(&format!("{runs}.hwr"));
-        let output = run(&[
-            "replay",
-            &trace,
-            "--record",
-            &file,
-            "--runs",
-            runs,
-            "--dir",
-            &dir,
-            "--capacity",
-            CAPACITY,
-            "--json",
-        ]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_shown(&file, &report);
-    }
+    let file = bench.path("run.hwr");
+    let output = run(&[
+        "replay",
+        &trace,
+        "--record",
+        &file,
+        "--dir",
+        &dir,
+        "--capacity",
+        CAPACITY,
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_shown(&file, &report);
 }
 
 /// Checks that `top` shows a recording of the replay with this report.
