@@ -101,6 +101,47 @@ fn tenants_share_a_total() {
     assert!(split.best_misses < split.even_misses);
 }
 
+// Symptom: with sizes below the total, memory above the last one seemed to gain nothing, and the
+// advice took it from the tenant that needed it.
+#[test]
+fn a_total_is_not_split_by_curves_that_end_before_it() {
+    let bench = Bench::new();
+    let repeated = |pages: usize| -> String {
+        let lines = (0..6_000).map(|at| format!("{}\n", at % pages));
+        lines.collect()
+    };
+    let tenant = |name: &str, pages| {
+        let path = bench.write(name, repeated(pages));
+        format!("{name}={path},format=lirs")
+    };
+    let (web, db) = (tenant("web", 16), tenant("db", 1_000));
+    let curve = ["curve", "--tenant", &web, "--tenant", &db];
+    for mode in [&[][..], &["--exact"]] {
+        let of = |size, total| {
+            let sizes = ["--size", size, "--total", total];
+            run(&[&curve[..], &sizes, mode].concat())
+        };
+        // `web` has 64 KiB, so that its curve is whole.
+        let output = of("64KiB,128KiB", "8MiB");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for words in ["tenant `db`", "ends at 128 KiB", "add a `--size` of 8 MiB"] {
+            assert!(said.contains(words), "{words} is not in {said}");
+        }
+        for (size, total) in [
+            ("64KiB,128KiB,8MiB", "8MiB"),
+            // All pages of `db`, and less than the total.
+            ("64KiB,4000KiB", "8MiB"),
+            // Less than its pages, and the whole total.
+            ("64KiB,128KiB", "128KiB"),
+        ] {
+            let output = of(size, total);
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{size} {total}: {said}");
+        }
+    }
+}
+
 /// Goal: the JSON object has the documented fields, and no others; with `--exact` the same.
 #[test]
 fn json_has_the_documented_fields() {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use highwater::units::Bytes;
 use thiserror::Error;
 
 use crate::control::Interrupted;
@@ -73,6 +74,20 @@ pub enum CurveError {
         tenant: String,
         /// The most that it may have.
         limit: u32,
+    },
+    /// The sizes that were asked for end before a share that the split may give.
+    #[error(
+        "tenant `{tenant}`: cannot split {total}: its curve ends at {largest}, and its trace has {footprint}; add a `--size` of {total}, or leave `--size` out"
+    )]
+    SizesEndEarly {
+        /// The tenant.
+        tenant: String,
+        /// Memory to split.
+        total: Bytes,
+        /// The largest size of its curve.
+        largest: Bytes,
+        /// Memory that holds all pages of its trace.
+        footprint: Bytes,
     },
     /// The run was told to stop before its end.
     #[error("interrupted")]

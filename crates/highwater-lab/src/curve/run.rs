@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::Instant;
 
-use highwater::units::PAGE_BYTES;
+use highwater::units::{Bytes, PAGE_BYTES};
 
 use super::config::{CurveConfig, Sizes, ladder, policy_name};
 use super::crew;
@@ -49,8 +49,8 @@ const OF_SPLITS: Algorithm = Algorithm::Balanced;
 ///
 /// # Errors
 ///
-/// When the configuration is invalid, a trace cannot be read or has no request, a temporary file
-/// cannot be made, or `control` says to stop.
+/// When the configuration is invalid, a trace cannot be read or has no request, the given sizes end
+/// below what a split may give, a temporary file cannot be made, or `control` says to stop.
 pub fn run(config: &CurveConfig, control: &Control) -> Result<CurveReport, CurveError> {
     config.check()?;
     let start = Instant::now();
@@ -186,6 +186,24 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Rejects sizes that end below the largest share of a split: a curve counts as flat beyond its
+    /// last size, so that memory would seem to gain nothing there.
+    fn check_sizes(&self, footprint: Bytes) -> Result<(), CurveError> {
+        let (Sizes::Given(sizes), Some(total)) = (&self.config.sizes, self.config.total) else {
+            return Ok(());
+        };
+        let largest = sizes.iter().copied().max().unwrap_or(Bytes(0));
+        match largest.pages_floor() >= total.min(footprint).pages_floor() {
+            true => Ok(()),
+            false => Err(CurveError::SizesEndEarly {
+                tenant: self.tenant.name.clone(),
+                total,
+                largest,
+                footprint,
+            }),
+        }
+    }
+
     /// Calls `visit` with what each request of the trace accesses.
     fn read(
         &mut self,
@@ -296,6 +314,7 @@ impl<'a> Pass<'a> {
         nr_jobs: usize,
         job: impl Fn(usize) -> Result<Vec<f64>, CurveError> + Sync,
     ) -> Result<TenantCurves, CurveError> {
+        self.check_sizes(Bytes(drawn.footprint_bytes))?;
         let control = self.control;
         let steps_before = |number: usize| STEPS_OF_CURVES * number as u64 / nr_jobs as u64;
         let ratios = crew::each(nr_jobs, |number| {
