@@ -6,8 +6,8 @@
 //! 1. `highwater`: the magic number of one of its versions.
 //! 2. `vscsi`: the version and a known opcode in at least three of four of the first records. (Not
 //!    in all of them: a damaged record is for the reader to report, with its number.)
-//! 3. text: the first line names columns, a key among them (`csv`); or at least three of four of
-//!    the first lines have one format's shape.
+//! 3. text, which is UTF-8 without control characters: the first line names columns, a key among
+//!    them (`csv`); or at least three of four of the first lines have one format's shape.
 //! 4. `oracle-general`: the field that names the next access agrees, in every record, with the
 //!    object's actual next access; times do not fall and sizes are plausible.
 //!
@@ -87,10 +87,15 @@ fn is_vscsi(prefix: &[u8]) -> bool {
     !looked_at.is_empty() && fitting.count() * 4 >= looked_at.len() * 3
 }
 
+/// Returns whether the bytes are UTF-8 without control characters, but for those of lines and
+/// tables. The end of what is examined may cut a character.
 fn is_text(prefix: &[u8]) -> bool {
-    prefix
-        .iter()
-        .all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n'))
+    let whole = match std::str::from_utf8(prefix) {
+        Err(error) if error.error_len().is_none() => &prefix[..error.valid_up_to()],
+        _ => prefix,
+    };
+    let is_of_text = |c: char| !c.is_control() || matches!(c, '\t' | '\r' | '\n');
+    std::str::from_utf8(whole).is_ok_and(|text| text.chars().all(is_of_text))
 }
 
 /// Returns the one text format whose shape three quarters of the lines have.
@@ -175,5 +180,30 @@ fn is_next_right(
         None if matches!(claimed, -2 | -1 | i64::MAX) => true,
         None => usize::try_from(claimed)
             .is_ok_and(|claimed| claimed >= next_of(at, records.len()) && claimed < 1 << 32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Symptom: text with keys beyond ASCII was called binary data.
+    #[test]
+    fn text_may_have_any_printable_characters() {
+        let text = "key,size\ncafé,100\n";
+        assert_eq!(detect(Sample::Whole(text.as_bytes())), Ok(Format::Csv));
+        // What is examined ends within the last character.
+        let cut = "key,size\ncafé,100\ncafé".as_bytes();
+        let cut = &cut[..cut.len() - 1];
+        assert_eq!(detect(Sample::Beginning(cut)), Ok(Format::Csv));
+        for binary in [
+            &b"key,size\ncaf\xe9,100\n"[..],
+            b"key,size\n\x1b[2J,100\n",
+            b"key,size\n\xc2\x9b2J,100\n",
+            b"key,size\n\0,100\n",
+        ] {
+            let found = detect(Sample::Whole(binary));
+            assert!(found.is_err_and(|found| found.starts_with("binary data")));
+        }
     }
 }
