@@ -117,6 +117,10 @@ pub struct Recording {
     log: Log,
     /// The newest moment at the last refresh that found nothing new: it counts from then on.
     settled: Option<u64>,
+    /// Where the last scan found records whose checksum was wrong.
+    torn_at: Vec<u64>,
+    /// The newest record that the hint named and a scan did not find.
+    missed: u64,
 }
 
 impl Recording {
@@ -160,6 +164,8 @@ impl Recording {
             },
             log: Log::default(),
             settled: None,
+            torn_at: Vec::new(),
+            missed: 0,
         };
         this.scan().map_err(|source| this.unreadable(source))?;
         this.refresh()?;
@@ -367,7 +373,7 @@ impl Recording {
         let ring = self.info.ring.0;
         let mut found = Vec::new();
         let mut window = RingWindow::default();
-        let (mut offset, mut nr_torn) = (0, 0);
+        let (mut offset, mut torn_at) = (0, Vec::new());
         while offset < ring {
             let opened = RecordHead::open(window.at(&self.file, ring, offset)?);
             offset += match opened {
@@ -378,14 +384,17 @@ impl Recording {
                     head.size()
                 }
                 Opened::Torn => {
-                    nr_torn += 1;
+                    torn_at.push(offset);
                     ALIGN
                 }
                 _ => ALIGN,
             };
         }
         found.sort_by_key(|record| record.head.seq);
-        self.log = Log::with_torn(self.log.nr_torn + nr_torn);
+        let is_known = |at: &&u64| self.torn_at.binary_search(at).is_ok();
+        let nr_known = torn_at.iter().filter(is_known).count();
+        self.log = Log::with_torn(self.log.nr_torn + (torn_at.len() - nr_known) as u64);
+        self.torn_at = torn_at;
         let nr_found = found.len() as u64;
         for record in found {
             self.log.add(record, ring);
@@ -413,13 +422,24 @@ impl Recording {
                 record.head.seq > self.log.seq,
                 "records are followed in order"
             );
+            if record.head.seq > self.log.seq + 1 {
+                // Those between were written after this looked there, or are behind a damaged one.
+                return self.scan();
+            }
             left = left.saturating_sub(record.head.size());
             self.log.add(record, ring);
         }
         let mut hint = [0; HINT_LEN];
         read_some(&self.file, &mut hint, HINT_AT)?;
         match Hint::decode(&hint) {
-            Some(hint) if self.log.seq == before && hint.seq > before => self.scan(),
+            Some(hint) if self.log.seq == before && hint.seq > before.max(self.missed) => {
+                self.scan()?;
+                if self.log.seq < hint.seq {
+                    // Damaged: not looked for again.
+                    self.missed = hint.seq;
+                }
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

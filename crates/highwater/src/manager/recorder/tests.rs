@@ -2,14 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
-use std::fs::{File, OpenOptions};
+use std::cell::OnceCell;
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, subscriber};
 
+use super::format::RING_AT;
 use super::{Everything, Recorder, Recording};
 use crate::manager::Manager;
 use crate::sync::{Arc, StatCell};
@@ -106,4 +110,85 @@ fn a_broken_disk_costs_the_records_that_it_refuses() {
         return;
     }
     loses_only_what_fails(memory, EIO);
+}
+
+/// Records marks of a kibibyte, named by numbers, until `is_enough` holds for the number and the
+/// file's bytes; returns these bytes after each of the last eight, with the numbers.
+fn marked(path: &Path, is_enough: impl Fn(usize, &[u8]) -> bool) -> Vec<(usize, Vec<u8>)> {
+    let builder = Manager::builder().capacity(Bytes::mib(16));
+    let hw = builder.recorder(path, Bytes::mib(1)).build().unwrap();
+    let mut states = VecDeque::new();
+    for number in 1.. {
+        hw.mark(&format!("{number} {}", "x".repeat(1000)));
+        states.push_back((number, fs::read(path).unwrap()));
+        if states.len() > 8 {
+            states.pop_front();
+        }
+        if is_enough(number, &states.back().unwrap().1) {
+            break;
+        }
+    }
+    states.into()
+}
+
+/// Returns where in the ring two states of a file differ, from the first to the last byte.
+fn changed(before: &[u8], after: &[u8]) -> Range<usize> {
+    let ring = usize::try_from(RING_AT).unwrap();
+    let differs = |at: &usize| before[*at] != after[*at];
+    let first = (ring..after.len()).find(differs).unwrap();
+    first..(ring..after.len()).rfind(differs).unwrap() + 1
+}
+
+fn numbers(recording: &Recording) -> Vec<usize> {
+    let marks = recording.marks().iter();
+    let number = |text: &str| text.split(' ').next()?.parse().ok();
+    marks.filter_map(|mark| number(&mark.text)).collect()
+}
+
+// Symptom: each refresh read the whole ring again, and counted a damaged record again, where it was
+// the newest.
+#[test]
+fn a_damaged_record_is_counted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.rec");
+    let mut states = marked(&path, |number, _| number == 3);
+    let last = changed(&states[1].1, &states[2].1);
+    states[2].1[last.end - 1] ^= 1;
+    let copy = dir.path().join("copy.rec");
+    fs::write(&copy, &states[2].1).unwrap();
+    let mut recording = Recording::open(&copy).unwrap();
+    for _ in 0..3 {
+        assert_eq!((recording.nr_torn(), numbers(&recording)), (1, vec![1, 2]));
+        recording.refresh().unwrap();
+    }
+}
+
+// Symptom: a reader that came to a damaged record after the ring had wrapped lost those between
+// that and the ring's end.
+#[test]
+fn records_behind_a_damaged_one_are_found_after_the_ring_wraps() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.rec");
+    let ring = usize::try_from(RING_AT).unwrap();
+    let first = OnceCell::new();
+    let mut states = marked(&path, |_, bytes| {
+        let start = bytes[ring..ring + 64].to_vec();
+        first.get_or_init(|| start.clone()) != &start
+    });
+    let copy = dir.path().join("copy.rec");
+    let (before, known) = &states[2];
+    fs::write(&copy, known).unwrap();
+    let mut recording = Recording::open(&copy).unwrap();
+    assert_eq!(numbers(&recording).last(), Some(before));
+    // The next record is damaged, and four are behind it.
+    let place = changed(known, &states[3].1);
+    let (last, bytes) = states.last_mut().unwrap();
+    bytes[place].fill(0);
+    fs::write(&copy, bytes).unwrap();
+    recording.refresh().unwrap();
+    let found = numbers(&recording);
+    assert!(
+        found.ends_with(&[*last - 3, *last - 2, *last - 1, *last]),
+        "{found:?}"
+    );
 }
