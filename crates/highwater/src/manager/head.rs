@@ -106,16 +106,19 @@ impl HeadEffort {
         if std::mem::take(&mut self.is_passed) || core.now() < self.look_at {
             return None;
         }
-        let helps = self.reclaim(core, target, bytes) || core.reap_closing();
-        if !helps {
-            // However long the pass took, and whenever the next poll comes.
-            self.is_passed = true;
-            self.look_at = core.now() + LOOK;
-            self.fruitless = 0;
-            self.passed.forget();
+        if self.reclaim(core, target, bytes) {
+            debug_assert!(self.fruitless <= FRUITLESS_MAX, "passes have a bound");
+            return Some(true);
         }
-        debug_assert!(self.fruitless <= FRUITLESS_MAX, "passes have a bound");
-        Some(helps)
+        self.fruitless = 0;
+        if core.reap_closing() {
+            return Some(true);
+        }
+        // However long the pass took, and whenever the next poll comes.
+        self.is_passed = true;
+        self.look_at = core.now() + LOOK;
+        self.passed.forget();
+        Some(false)
     }
 
     fn reclaim(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> bool {
