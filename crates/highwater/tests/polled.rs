@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::units::{FilePage, PAGE_BYTES};
-use highwater::{Access, Backing, Charge, ChargeWait, Limits, Manager, Pages, Throttling};
+use highwater::{Access, Backing, Charge, ChargeWait, Limits, Manager, Mapping, Pages, Throttling};
 use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages that a poll may reclaim: its goal, and the rest of a cluster.
@@ -127,18 +127,26 @@ fn a_charge_that_no_timer_wakes_does_not_sleep_for_a_page_in_transit() {
     assert_empty(&hw);
 }
 
+/// A manager full of a group's memory but for one page, and storage that is mapped. Victims are
+/// not to be told.
+fn full_but_for_a_page(access: Access) -> (Manager, Arc<TestFile>, Mapping, Charge) {
+    let hw = manager(64);
+    let storage = TestFile::new(8);
+    let (_file, map) = mapped(&hw, &storage, access);
+    let held = hw.root().child("group", Limits::default());
+    let held = held.expect("a name that is free");
+    let held = held.charge(Pages(63).bytes()).expect("there is room");
+    hw.root()
+        .on_exhausted(|victim| panic!("{} is told", victim.group().path()));
+    (hw, storage, map, held)
+}
+
 // Symptom: a group was stopped while a page was being read in, after some thousand polls: within
 // milliseconds where no timer wakes the task. Method: a group full of memory and of one page that
 // storage keeps, which is evicted when it has come.
 #[test]
 fn no_victim_is_told_while_a_page_is_read_in() {
-    let hw = manager(64);
-    let storage = TestFile::new(8);
-    let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
-    let held = hw.root().child("group", Limits::default()).unwrap();
-    let held = held.charge(Pages(63).bytes()).unwrap();
-    hw.root()
-        .on_exhausted(|victim| panic!("{} is told", victim.group().path()));
+    let (hw, storage, map, held) = full_but_for_a_page(Access::ReadOnly);
     thread::scope(|scope| {
         let answers = storage.pages.lock().unwrap();
         let fault = scope.spawn(|| map.read(&hw.enter(), 0).unwrap()[0]);
@@ -184,13 +192,7 @@ fn granted_soon(mut charge: Pin<&mut ChargeWait>) -> Charge {
 // as above; the page is dirty, and storage keeps the write.
 #[test]
 fn no_victim_is_told_while_a_page_is_written_out() {
-    let hw = manager(64);
-    let storage = TestFile::new(8);
-    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
-    let held = hw.root().child("group", Limits::default()).unwrap();
-    let held = held.charge(Pages(63).bytes()).unwrap();
-    hw.root()
-        .on_exhausted(|victim| panic!("{} is told", victim.group().path()));
+    let (hw, storage, map, held) = full_but_for_a_page(Access::ReadWrite);
     map.write(0).unwrap()[0] = 1;
     thread::scope(|scope| {
         let takes = storage.pages.lock().unwrap();
