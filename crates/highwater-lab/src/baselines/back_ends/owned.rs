@@ -18,14 +18,15 @@
 //! Source: J. Weiner, "pcp buddy allocator" (RFC for the page allocator, 3 April 2026), as its
 //! cover letter and the frames-and-reclaim specification, section 8.2, describe it. Deviations: no
 //! migrate types; the lowest free frame of the block used last is handed out, instead of the frame
-//! freed last; a frame whose block changes owner during its free stays in the list that was
-//! locked.
+//! freed last; a list finds a block in a B-tree; a frame whose block changes owner during its free
+//! stays in the list that was locked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
+use crossbeam_utils::CachePadded;
 use highwater::frame::PcpSizes;
 use highwater::units::{CpuId, Order, Pages, Pfn};
 
@@ -48,16 +49,15 @@ pub struct OwnedLists {
     /// By block: the CPU that owns it plus one. Written by: holders of the zone's lock. Read by:
     /// any thread. Publishes: nothing: a stale owner costs locality.
     owners: Box<[AtomicU32]>,
-    lists: Box<[Mutex<OwnedList>]>,
-    counts: Counts,
+    lists: Box<[CachePadded<Mutex<OwnedList>>]>,
+    counts: CachePadded<Counts>,
 }
 
-/// Events of all lists. Written and read by any thread; they publish nothing.
+/// Events of the zone, and waits. Written and read by any thread; they publish nothing.
 #[derive(Debug, Default)]
 struct Counts {
     refills: AtomicU64,
     drains: AtomicU64,
-    remote: AtomicU64,
     waits: AtomicU64,
     waited_ns: AtomicU64,
 }
@@ -90,6 +90,8 @@ struct OwnedList {
     high: u32,
     free_run: u32,
     grow: u8,
+    /// Frees by other CPUs.
+    remote: u64,
 }
 
 impl OwnedList {
@@ -173,10 +175,10 @@ impl OwnedLists {
     #[must_use]
     pub fn new(frames: u32, nr_cpus: usize, sizes: PcpSizes) -> Self {
         let list = |_| {
-            Mutex::new(OwnedList {
+            CachePadded::new(Mutex::new(OwnedList {
                 high: sizes.high_min,
                 ..OwnedList::default()
-            })
+            }))
         };
         Self {
             sizes,
@@ -185,7 +187,7 @@ impl OwnedLists {
                 .map(|_| AtomicU32::new(NO_OWNER))
                 .collect(),
             lists: (0..nr_cpus).map(list).collect(),
-            counts: Counts::default(),
+            counts: CachePadded::new(Counts::default()),
         }
     }
 
@@ -215,10 +217,8 @@ impl OwnedLists {
             NO_OWNER => cpu,
             owner => CpuId(owner - 1),
         };
-        self.counts
-            .remote
-            .fetch_add(u64::from(target != cpu), Ordering::Relaxed);
         let mut list = self.lock(&self.lists[target.index()]);
+        list.remote += u64::from(target != cpu);
         list.insert(pfn.0, 0);
         list.grow /= 2;
         let cap = self.sizes.batch << SCALE;
@@ -350,15 +350,16 @@ impl OwnedLists {
     /// Returns the counts of events.
     #[must_use]
     pub fn counts(&self) -> OwnedCounts {
-        let Counts {
-            refills,
-            drains,
-            remote,
-            waits,
-            waited_ns,
-        } = &self.counts;
-        let [refills, drains, remote, waits, waited_ns] =
-            [refills, drains, remote, waits, waited_ns].map(|count| count.load(Ordering::Relaxed));
+        let lists = self.lists.iter();
+        let remote = lists.map(|list| self.lock(list).remote).sum();
+        let counts = &self.counts;
+        let [refills, drains, waits, waited_ns] = [
+            &counts.refills,
+            &counts.drains,
+            &counts.waits,
+            &counts.waited_ns,
+        ]
+        .map(|count| count.load(Ordering::Relaxed));
         OwnedCounts {
             refills,
             drains,

@@ -24,7 +24,7 @@ pub(super) enum Lists {
 /// Two lists, and each request writes what it evicts.
 pub(super) const REQUESTER: &str = "two lists, write-back in the requester";
 /// Two lists by the library's rule for dirty pages.
-pub(super) const THREADS: &str = "two lists, background write-back";
+pub(super) const BACKGROUND: &str = "two lists, background write-back";
 /// The library's defaults, with threads and without.
 pub(super) const OURS: &str = "Highwater";
 pub(super) const ALONE: &str = "without threads: Highwater";
@@ -36,7 +36,7 @@ pub(super) const VARIANTS: [Variant; 4] = [
         has_threads: false,
     },
     Variant {
-        name: THREADS,
+        name: BACKGROUND,
         lists: Lists::TwoList,
         has_threads: true,
     },
