@@ -3,12 +3,12 @@
 //! Command: `cargo bench -p highwater --bench charge`. Prints nanoseconds of CPU time for a charge
 //! and an uncharge together, as medians over interleaved rounds, on one thread and on two, in the
 //! ordinary shape first: a charge that is made and dropped, through a manager, at depth 4 (a group,
-//! two above it, the root); then of 1,024 groups in turn at random, which do not fit the first
-//! cache; then of 1 to 1,000 groups in turn at depth 4, of which a CPU has 7 in its stock; then of
-//! a charge that is held, and grows and shrinks. Beside them: a counter for each of the four
-//! groups, added to, checked against its maximum and subtracted from again (accounting spec 8.2);
-//! one counter under a mutex; and a bare addition to a word of the CPU. The two threads use one
-//! group: what they share is what they would in a program.
+//! two above it, the root); then of 1,024 such groups at random, which do not fit the first cache;
+//! then of 1 to 1,000 in turn, of which a CPU has 7 in its stock; then of a charge that is held,
+//! and grows and shrinks. Beside them: a counter for each of the four groups, added to, checked
+//! against its maximum and subtracted from again (accounting spec 8.2); one counter under a mutex;
+//! and a bare addition to a word of the CPU. The two threads use one group: what they share is what
+//! they would in a program.
 //!
 //! All promises are ratios to the bare addition of the same run, so that they depend on this
 //! library alone, and not on how slow the machine's atomics are. The bench fails if making and
@@ -107,13 +107,12 @@ fn at_depth_4(regime: Regime) -> GroupNode {
 }
 
 /// Each thread grows and shrinks a charge of its own.
-fn growing(name: &'static str, group: GroupNode) -> Variant {
+fn growing(name: &'static str, regime: Regime) -> Variant {
+    let group = managed_at_depth_4(regime);
     Variant::new(name, TIMES, move |times| {
-        let mut charge = group.try_charge(Bytes::PAGE).expect("there is room");
+        let mut charge = group.charge(Bytes::PAGE).expect("there is room");
         for _ in 0..times {
-            charge
-                .try_grow(black_box(Bytes::PAGE))
-                .expect("there is room");
+            charge.grow(black_box(Bytes::PAGE)).expect("there is room");
             charge.shrink(black_box(Bytes::PAGE));
         }
     })
@@ -139,12 +138,24 @@ fn managed(regime: Regime) -> Group {
     manager.expect("a manager without frames").root()
 }
 
-fn making(name: &'static str, regime: Regime) -> Variant {
-    let mut group = managed(regime);
-    for name in ["tenant", "session", "query"] {
+fn managed_at_depth_4(regime: Regime) -> Group {
+    managed_groups(regime, 1).pop().expect("one was asked for")
+}
+
+/// Returns that many groups of a manager, each with the same three ancestors.
+fn managed_groups(regime: Regime, nr_groups: usize) -> Vec<Group> {
+    let mut session = managed(regime);
+    for name in ["tenant", "session"] {
         let limits = Limits::max(Bytes::gib(1));
-        group = group.child(name, limits).expect("a name that is free");
+        session = session.child(name, limits).expect("a name that is free");
     }
+    let query = |nth| session.child(&format!("query-{nth}"), Limits::max(Bytes::gib(1)));
+    let groups: Result<_, _> = (0..nr_groups).map(query).collect();
+    groups.expect("names that are free")
+}
+
+fn making(name: &'static str, regime: Regime) -> Variant {
+    let group = managed_at_depth_4(regime);
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times {
             let charge = group.charge(black_box(Bytes::PAGE));
@@ -155,11 +166,7 @@ fn making(name: &'static str, regime: Regime) -> Variant {
 
 /// Like [`making`], for a group drawn at random each time.
 fn making_at_random(name: &'static str, regime: Regime) -> Variant {
-    let root = managed(regime);
-    let groups: Vec<_> = (0..1024)
-        .map(|nth| root.child(&format!("query-{nth}"), Limits::max(Bytes::gib(1))))
-        .collect::<Result<_, _>>()
-        .expect("names that are free");
+    let groups = managed_groups(regime, 1024);
     Variant::new(name, TIMES, move |times| {
         let mut random = 1_u32;
         for _ in 0..times {
@@ -171,17 +178,9 @@ fn making_at_random(name: &'static str, regime: Regime) -> Variant {
     })
 }
 
-/// Like [`making`], for that many groups at depth 4 in turn.
+/// Like [`making`], for that many groups in turn.
 fn making_in_turn(name: &'static str, nr_groups: usize) -> Variant {
-    let mut session = managed(Regime::preferred(&Topology::detect()));
-    for name in ["tenant", "session"] {
-        let limits = Limits::max(Bytes::gib(1));
-        session = session.child(name, limits).expect("a name that is free");
-    }
-    let groups: Vec<_> = (0..nr_groups)
-        .map(|nth| session.child(&format!("query-{nth}"), Limits::max(Bytes::gib(1))))
-        .collect::<Result<_, _>>()
-        .expect("names that are free");
+    let groups = managed_groups(Regime::preferred(&Topology::detect()), nr_groups);
     Variant::new(name, TIMES, move |times| {
         let mut turn = groups.iter();
         for _ in 0..times {
@@ -240,11 +239,11 @@ fn variants() -> Vec<Variant> {
         making_in_turn(IN_TURN[1].0, 7),
         making_in_turn(IN_TURN[2].0, 32),
         making_in_turn(IN_TURN[3].0, 1000),
-        growing(GROW_AND_SHRINK, at_depth_4(preferred)),
+        growing(GROW_AND_SHRINK, preferred),
         charging("make and drop, of a tree", at_depth_4(preferred)),
         making("manager, atomic regime", Regime::Atomic),
         charging("make and drop, atomic regime", at_depth_4(Regime::Atomic)),
-        growing("grow and shrink, atomic regime", at_depth_4(Regime::Atomic)),
+        growing("grow and shrink, atomic regime", Regime::Atomic),
     ];
     variants.extend(baselines());
     variants
