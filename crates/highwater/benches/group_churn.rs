@@ -4,9 +4,9 @@
 //! group, charging a page to it, uncharging that and removing the group, as medians over
 //! interleaved rounds on one thread: in both regimes, beside a thousand other groups, of a manager,
 //! and with charges by a second thread on another CPU, whose tokens have to be stolen from that
-//! CPU. Fails if on one thread it is fewer than 100,000 a second. Medians carry over to other
-//! machines roughly. Without `--bench` (as under `cargo test --benches`) it does a thousandth of
-//! the work and promises nothing.
+//! CPU. Fails if on one thread it is fewer than 100,000 a second, of a manager or of a tree.
+//! Medians carry over to other machines roughly. Without `--bench` (as under `cargo test
+//! --benches`) it does a thousandth of the work and promises nothing.
 //!
 //! What would change our mind: below 100,000 a second, a group for each query is too expensive for
 //! short queries.
@@ -31,7 +31,8 @@ use timing::{Medians, ROUNDS, Variant, measure};
 
 const TIMES: u32 = 20_000;
 const PER_SECOND: f64 = 100_000.0;
-const PROMISED: &str = "one thread";
+const OF_A_MANAGER: &str = "of a manager";
+const OF_A_TREE: &str = "one thread";
 
 /// A tenant in a tree of this machine.
 fn tenant(regime: Regime) -> GroupNode {
@@ -114,10 +115,10 @@ fn variants() -> Vec<Variant> {
         );
     }
     vec![
-        alone(PROMISED, tenant(preferred)),
+        alone(OF_A_TREE, tenant(preferred)),
         alone("one thread, atomic regime", tenant(Regime::Atomic)),
         alone("beside 1,000 groups", crowded),
-        of_a_manager("of a manager"),
+        of_a_manager(OF_A_MANAGER),
         beside_another("charged by two threads", tenant(preferred)),
     ]
 }
@@ -133,9 +134,11 @@ fn main() -> ExitCode {
     for (name, ns) in &medians {
         println!("  {name:26}{ns:7.0}  {:16.0}", per_second(*ns));
     }
-    let promised = medians.iter().find(|(name, _)| *name == PROMISED);
-    let (_, ns) = promised.expect("it was measured");
-    let name = "groups created, charged and removed in a second, one thread";
-    let promise = Promise::new(name, per_second(*ns), PER_SECOND..);
-    promise::report(Ok(&[promise]))
+    let promises = [OF_A_MANAGER, OF_A_TREE].map(|wanted| {
+        let found = medians.iter().find(|(name, _)| *name == wanted);
+        let (_, ns) = found.expect("it was measured");
+        let name = format!("groups created, charged and removed in a second, {wanted}");
+        Promise::new(name, per_second(*ns), PER_SECOND..)
+    });
+    promise::report(Ok(&promises))
 }
