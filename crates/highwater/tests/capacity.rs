@@ -184,8 +184,10 @@ fn a_capacity_outside_what_was_reserved_is_refused_with_the_range() {
     let bounded = builder().capacity_max(Bytes::mib(4)).build().unwrap();
     bounded.set_capacity(Bytes::mib(4)).unwrap();
     assert!(bounded.set_capacity(Bytes::mib(5)).is_err());
-    let refused = builder().capacity_max(Bytes::mib(1)).build();
-    assert!(matches!(refused, Err(BuildError::Capacity { .. })));
+    for beyond in [Bytes::mib(1), Bytes::gib(1 << 18), Bytes(u64::MAX)] {
+        let refused = builder().capacity_max(beyond).build();
+        assert!(matches!(refused, Err(BuildError::Capacity { .. })));
+    }
 }
 
 #[test]

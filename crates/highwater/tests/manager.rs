@@ -197,7 +197,7 @@ fn when_dirty_pages_cannot_be_written_memory_is_exhausted_with_numbers() {
     };
     let exhausted = |source: &OutOfMemory| match source {
         OutOfMemory::Exhausted { write_failed, .. } => *write_failed > 0,
-        OutOfMemory::Charge(failed) => failed.write_failed > 0,
+        OutOfMemory::Charge(failed) => failed.write_failed > 0 && failed.attempts <= 4096,
         _ => false,
     };
     assert!(
@@ -258,6 +258,25 @@ fn charges_make_the_cache_give_way_and_victims_are_told() {
     drop(work);
     drop(_kept);
     assert_empty(&hw);
+}
+
+#[test]
+fn a_request_ends_after_four_victims_that_free_nothing() {
+    // Goal: an error with numbers, however many groups could be told. Method: six groups hold all
+    // memory, and the handler only counts.
+    let hw = manager(64);
+    let child = |nr| hw.root().child(&format!("query-{nr}"), Limits::default());
+    let groups: Vec<Group> = (0..6).map(child).collect::<Result<_, _>>().unwrap();
+    let hold = |group: &Group| group.charge(Pages(10).bytes());
+    let _held: Vec<_> = groups.iter().map(hold).collect::<Result<_, _>>().unwrap();
+    let told = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&told);
+    hw.root().on_exhausted(move |_victim| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let failed = groups[0].charge(Pages(20).bytes()).unwrap_err();
+    assert_eq!((failed.victims, told.load(Ordering::Relaxed)), (4, 4));
+    assert!(failed.attempts <= 4096, "{failed}");
 }
 
 #[test]

@@ -118,7 +118,9 @@ impl Builder {
             (Some(frames), max) => {
                 let most = max.unwrap_or(self.capacity).pages_floor();
                 check_frames(frames, most.min(Reservation::MAX))?;
-                (frames.pages_floor(), max.unwrap_or(GroupTree::CHARGED_MAX))
+                let max = max.unwrap_or(GroupTree::CHARGED_MAX);
+                check_capacity(max, Bytes(1), GroupTree::CHARGED_MAX)?;
+                (frames.pages_floor(), max)
             }
         };
         let min = match frames {

@@ -362,7 +362,8 @@ impl Builder {
 
     /// Sets the grace period: how long a waiting charge waits for a group that was told to stop, or
     /// promised to [give memory back](super::Group::on_reclaim), before it selects the next. It
-    /// starts when the group is told and restarts when it gives memory back. Too short, and a
+    /// starts when the group is told; for one that is to stop, it restarts when that gives memory
+    /// back. Too short, and a
     /// second group is stopped while the first is still ending; too long, and a group that ignores
     /// the request delays every waiting charge. Default: 100 ms; more than a year counts as a year.
     ///
@@ -475,7 +476,8 @@ impl Builder {
     ///
     /// `size` is that of the ring: 1 MiB to 1 GiB, rounded down to whole pages. A whole moment
     /// takes about 3 KiB and 50 bytes for each group, once a second; a change about 50 bytes. 32
-    /// MiB last for at least 5 minutes of 1,000 busy groups, and some hours of ten.
+    /// MiB last for about a minute of 1,000 groups that all change in each tick, and an hour of
+    /// ten.
     ///
     /// `docs/recorder.md` describes the format.
     ///

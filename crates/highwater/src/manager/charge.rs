@@ -124,15 +124,17 @@ impl Group {
     /// Charges memory to the group and all its ancestors regardless of their limits: for memory
     /// that is already allocated. Usage above a maximum is the group's
     /// [debt](crate::group::GroupNode::debt): until it is paid, only forced charges succeed.
-    /// Reclaims nothing and selects no victim.
+    /// Reclaims nothing and selects no victim. If the group is removed, the nearest ancestor that
+    /// is not removed pays.
     ///
     /// # Cost
     ///
-    /// As [`GroupNode::force_charge`](crate::group::GroupNode::force_charge).
+    /// While there is room, as [`charge`](Self::charge). Otherwise a lock, one atomic operation for
+    /// each ancestor, and one for each word that holds tokens below a group without room.
     ///
     /// # Panics
     ///
-    /// As [`GroupNode::force_charge`](crate::group::GroupNode::force_charge).
+    /// When all groups together would hold 256 TiB.
     ///
     /// # Examples
     ///

@@ -90,8 +90,8 @@ pub enum BuildError {
         /// The system's error.
         source: io::Error,
     },
-    /// The background thread could not be started.
-    #[error("the background reclaim thread could not be started: {0}")]
+    /// A background thread, for reclaim, write-back or the recorder, could not be started.
+    #[error("a background thread could not be started: {0}")]
     Thread(#[source] io::Error),
 }
 

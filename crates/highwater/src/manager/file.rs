@@ -22,7 +22,8 @@ const CLOSING_LOOKS: u32 = 2_000;
 const CLOSING_PAUSE: Duration = Duration::from_micros(500);
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each
-/// clone has its own errseq cursor: it reports each write-back error once ([`sync`](Self::sync)).
+/// clone has its own errseq cursor: it reports once that the file could not be made durable
+/// ([`sync`](Self::sync)).
 #[derive(Clone, Debug)]
 pub struct File {
     open: Arc<OpenFile>,

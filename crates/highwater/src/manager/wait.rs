@@ -93,9 +93,10 @@ impl ChargeWait {
 /// # Cost
 ///
 /// With room, as [`Group::charge`]. Otherwise, for each poll, the tree's lock for writing and one
-/// of: a pass of reclaim that frees at most 128 pages and writes dirty ones back; every 100 ms, if
-/// no page can be freed, it scans at most all pages of the group; a victim selection; a handler of
-/// the program. Above a group's `high`, the poll that is granted also reclaims as much as was
+/// of: a pass of reclaim that frees at most 128 pages and writes dirty ones back, and where no page
+/// can be freed scans at most all pages of the group; a victim selection; a handler of the program.
+/// After 17 passes that free nothing, the next comes after 100 ms; after 16 ms while pages are on
+/// their way. Above a group's `high`, the poll that is granted also reclaims as much as was
 /// charged.
 ///
 /// # Errors
