@@ -429,25 +429,3 @@ fn a_query_that_runs_again_keeps_its_tenant() {
     assert_eq!(nr_attempts, 2);
     assert!(hw.root().children().is_empty(), "its last query has ended");
 }
-
-// Symptom: every return of memory that a query kept as its reserve woke those that waited, for
-// nothing.
-#[test]
-fn what_a_query_keeps_as_its_reserve_wakes_nobody() {
-    let hw = manager(Bytes::mib(16));
-    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
-    let first = now(Box::pin(tenant.admit(Bytes::mib(12)))).expect("there is room");
-    let pool: Arc<dyn MemoryPool> = first.expect("there is room");
-    let join = holding("join", &pool);
-    join.try_grow(12 * MIB).expect("it is reserved");
-    let bell = Arc::new(Bell(AtomicBool::new(false)));
-    let waker = Waker::from(Arc::clone(&bell));
-    let mut second = Box::pin(tenant.admit(Bytes::mib(8)));
-    let polled = second.as_mut().poll(&mut Context::from_waker(&waker));
-    assert!(polled.is_pending(), "4 MiB are left");
-    join.shrink(6 * MIB);
-    join.try_grow(7 * MIB).expect("there is room");
-    assert!(!bell.0.load(Ordering::Relaxed), "nothing was returned");
-    join.shrink(2 * MIB);
-    assert!(bell.0.load(Ordering::Relaxed), "1 MiB was returned");
-}
