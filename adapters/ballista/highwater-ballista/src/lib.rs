@@ -18,9 +18,11 @@
 //! - [`Watch`] tells whether the pools in force are Highwater's.
 //!
 //! A task that is refused memory ends with `ResourcesExhausted`, which ends its job: Ballista does
-//! not run it again. A task that is stopped as a victim ends with an I/O error of kind
-//! [`OutOfMemory`](std::io::ErrorKind::OutOfMemory), which Ballista runs again, up to
-//! `task_max_failures` times.
+//! not run it again. The requests of a task that is stopped as a victim fail with an I/O error of
+//! kind [`OutOfMemory`](std::io::ErrorKind::OutOfMemory). If its operator passes that on, the task
+//! ends, and Ballista runs it again, up to `task_max_failures` times. A task that asks for no more,
+//! or whose operator spills at any error (the sort-based shuffle writer and the repartition do),
+//! runs to its end and holds its memory until then.
 //!
 //! # Example
 //!

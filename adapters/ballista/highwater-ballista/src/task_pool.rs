@@ -13,8 +13,9 @@ use highwater_datafusion::HighwaterPool;
 /// The memory pool of one task: a [`HighwaterPool`] whose refusals say how the task is to end.
 ///
 /// Ballista decides by the kind of error. `ResourcesExhausted` ends the job. A task that was
-/// stopped as a victim shall run again, but not without bound, as after a cancellation; so it ends
-/// with an I/O error, of which Ballista counts.
+/// stopped as a victim shall run again, but not without bound, as after a cancellation; so its
+/// requests fail with an I/O error, of which Ballista counts. Nothing else ends the task: Ballista
+/// runs a stage in tokio tasks that go on when the stage's future is dropped.
 #[derive(Debug)]
 pub struct TaskPool(Arc<HighwaterPool>);
 

@@ -2,6 +2,7 @@
 //! a bounded number of times, and one that is refused memory does not.
 
 use std::sync::Arc;
+use std::thread;
 
 use ballista_core::error::BallistaError;
 use ballista_core::extension::SessionConfigHelperExt;
@@ -13,15 +14,21 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::prelude::SessionConfig;
 use highwater::{Bytes, Limits, Manager};
 use highwater_ballista::{Executors, TaskPool, TenantPolicy, config_producer, tenant, tenant_of};
+use highwater_datafusion::{OnFull, Options};
 
 fn cluster() -> (Manager, Executors) {
+    cluster_with(Options::default())
+}
+
+fn cluster_with(options: Options) -> (Manager, Executors) {
     let books = Manager::builder()
         .capacity(Bytes::mib(64))
         .frames(Bytes::ZERO);
     let hw = books.build().expect("memory for the books");
     let policy = TenantPolicy::new(Limits::max(Bytes::mib(1)))
         .tenant("a", Limits::max(Bytes::mib(8)))
-        .tenant("b", Limits::max(Bytes::mib(16)));
+        .tenant("b", Limits::max(Bytes::mib(16)))
+        .options(options);
     let executors = Executors::new(&hw, policy).expect("the names are free");
     (hw, executors)
 }
@@ -116,6 +123,44 @@ fn a_victim_is_run_again_and_counted() {
     drop(join);
     drop(pool);
     assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+}
+
+// Goal: a victim learns of it at its next request, and keeps what it holds if its operator does not
+// pass the error on, as documented. Method: a task with a build side and a shuffle writer, which
+// spills what it has and goes on; another task of the tenant needs that room.
+#[test]
+fn a_victim_whose_operator_keeps_the_error_holds_its_memory() {
+    let mut options = Options::default();
+    options.on_full = OnFull::Victim;
+    let (_hw, executors) = cluster_with(options);
+    let session = tenant(SessionConfig::new(), "b");
+    let [victim, other] = [(); 2].map(|()| task(&executors, &session));
+    let build = MemoryConsumer::new("HashJoinInput").register(&victim);
+    build.try_grow(12 << 20).expect("there is room");
+    let shuffle = MemoryConsumer::new("SortShuffleWriter").with_can_spill(true);
+    let shuffle = shuffle.register(&victim);
+    let join = MemoryConsumer::new("join").register(&other);
+    let stopped = || {
+        let pool = victim.downcast_ref::<TaskPool>();
+        pool.is_some_and(|pool| pool.pool().is_stopped())
+    };
+    let refused = thread::scope(|scope| {
+        let asks = scope.spawn(|| join.try_grow(8 << 20));
+        while !stopped() && !asks.is_finished() {
+            thread::yield_now();
+        }
+        while !asks.is_finished() {
+            let error = shuffle.try_grow(1).expect_err("its task was stopped");
+            assert!(matches!(error, DataFusionError::IoError(_)), "{error}");
+        }
+        asks.join().expect("no panic")
+    });
+    let refused = refused.expect_err("nothing was returned");
+    assert!(matches!(refused, DataFusionError::ResourcesExhausted(_)));
+    assert!(stopped());
+    assert_eq!((victim.reserved(), other.reserved()), (12 << 20, 0));
+    drop((build, shuffle));
+    join.try_grow(8 << 20).expect("the victim has ended");
 }
 
 // Goal: no setting leaves Ballista's pool above ours in silence. Method: each value.
