@@ -173,7 +173,8 @@ impl Executors {
     /// # Errors
     ///
     /// [`BallistaError::Configuration`] if the configuration has a `memory_pool_size`: Ballista
-    /// would replace these pools by its own.
+    /// would replace these pools by its own; DataFusion's error if its `work_dir` cannot be used to
+    /// spill. The configuration is unchanged then.
     pub fn configure(&self, config: &mut ExecutorProcessConfig) -> Result<(), BallistaError> {
         if let Some(size @ 1..) = config.memory_pool_size {
             return Err(BallistaError::Configuration(format!(

@@ -1,6 +1,7 @@
 //! Promise: a task's pool is of its session's tenant; a task that is stopped as a victim runs again
 //! a bounded number of times, and one that is refused memory does not.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
@@ -256,6 +257,39 @@ fn each_tenant_spills_on_its_own_and_finds_its_directory() {
         let file = disk_of(name).create_tmp_file("a sort");
         file.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
+}
+
+// Goal: an executor that could not spill does not start, and its configuration stays as it was.
+// Method: working directories at and below a regular file, and then a good one.
+#[test]
+fn a_spill_directory_that_cannot_be_used_is_refused() {
+    let (_hw, executors) = cluster();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    let good = dir.path().join("work");
+    std::fs::create_dir(&good).expect("a directory");
+    let text = |path: &Path| path.to_str().map(str::to_owned);
+    let mut config = ExecutorProcessConfig::default();
+    let capacity = config.session_runtime_cache_capacity;
+    for unusable in [file.clone(), file.join("below")] {
+        config.work_dir = text(&unusable);
+        assert!(executors.configure(&mut config).is_err(), "{unusable:?}");
+        assert_eq!(config.work_dir, text(&unusable));
+        assert_eq!(config.memory_pool_size, None);
+        assert_eq!(config.session_runtime_cache_capacity, capacity);
+        assert!(config.override_runtime_producer.is_none());
+        assert!(config.override_config_producer.is_none());
+        assert!(config.override_physical_codec.is_none());
+    }
+    config.work_dir = text(&good);
+    executors.configure(&mut config).expect("it can be used");
+    let producer = config.override_runtime_producer.expect("it is set");
+    let runtime = producer(&tenant(SessionConfig::new(), "a")).expect("a runtime");
+    let spilled = runtime.disk_manager.create_tmp_file("a sort");
+    let spilled = spilled.expect("a file");
+    let path = spilled.path().expect("it is on a disk");
+    assert!(path.starts_with(&good), "{path:?}");
 }
 
 // Symptom: a client could have any number of bytes kept and logged, after which a tenant that an
