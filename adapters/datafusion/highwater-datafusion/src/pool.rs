@@ -140,6 +140,10 @@ impl HighwaterPool {
 
     /// Returns the query's group, which this makes if the query has charged nothing yet.
     ///
+    /// If the program removes it while the query runs, `try_grow` is refused, and `grow` charges to
+    /// a group above it; [`reserved`](MemoryPool::reserved) then lacks that, unless the query was
+    /// admitted with a reserve.
+    ///
     /// # Errors
     ///
     /// When it cannot be made: the tenant's group was removed, or is too deep in its tree.
@@ -346,27 +350,29 @@ impl HighwaterPool {
         self.used().saturating_add(bytes) <= self.limit().0
     }
 
-    /// Counts and charges what cannot be refused.
+    /// Charges what cannot be refused.
     pub(crate) fn force(&self, bytes: u64) {
         if bytes == 0 {
             return;
         }
         let Ok(group) = self.group() else {
-            return self
-                .strays
-                .keep(self.tenant.group().force_charge(Bytes(bytes)));
+            return self.charge_unchecked(self.tenant.group(), Bytes(bytes));
         };
         if self.take(group, bytes, Group::try_charge_disowned).is_ok() {
             return;
         }
-        // Relaxed: a statistic.
-        self.shared().forced.fetch_add(bytes, Ordering::Relaxed);
         let forced = self.take(group, bytes, |group, bytes| {
-            // If the group was removed, the bytes are charged to one above it.
-            self.strays.keep(group.force_charge(bytes));
+            self.charge_unchecked(group, bytes);
             Ok(())
         });
         debug_assert!(forced.is_ok(), "a forced charge is not refused");
+    }
+
+    /// Counts and charges bytes that no maximum stops: to a group above, if this one was removed.
+    fn charge_unchecked(&self, group: &Group, bytes: Bytes) {
+        // Relaxed: a statistic.
+        self.shared().forced.fetch_add(bytes.0, Ordering::Relaxed);
+        self.strays.keep(group.force_charge(bytes));
     }
 
     /// Uncharges, except for what the reserve keeps.

@@ -23,7 +23,8 @@ const NAMED: usize = 3;
 pub struct Stopped {
     /// Path of the query's group.
     pub query: String,
-    /// What it used when it was stopped.
+    /// What it used when this error was made: less than when it was stopped, if it has returned
+    /// memory since.
     pub usage: Bytes,
 }
 

@@ -73,7 +73,14 @@ pub enum OnFull {
     Victim,
 }
 
-/// A tenant of an engine: all its queries together stay within its group's maximum. Cheap to clone.
+/// A tenant of an engine: what all its queries together are granted stays within the maxima of its
+/// group and of those above it. Cheap to clone.
+///
+/// What cannot be refused ([`grow`], `ArrowPool`) may exceed these maxima. It is charged to each
+/// group up to the root, and so takes room of other tenants, too. A group that is above its maximum
+/// grants nothing.
+///
+/// [`grow`]: datafusion_execution::memory_pool::MemoryPool::grow
 ///
 /// # Examples
 ///
@@ -112,8 +119,8 @@ pub(crate) struct Refused {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantCounts {
-    /// Queries that were admitted, have charged memory or were given limits, and those of them that
-    /// exist now.
+    /// Pools of queries that were admitted, have charged memory or were given limits, and those of
+    /// them that exist now. Each attempt of [`Tenant::run`] and [`Tenant::execute`] has its own.
     pub queries: u64,
     /// See `queries`.
     pub running: u64,
@@ -123,9 +130,12 @@ pub struct TenantCounts {
     pub refused_share: u64,
     /// See `refused_full`.
     pub refused_behind: u64,
-    /// Bytes charged above a maximum by calls that cannot be refused.
+    /// Bytes charged by calls that cannot be refused, where a request would have been; without what
+    /// the query's reserve covered. May exceed what is charged above a maximum: a call counts as a
+    /// whole, also if part of it had room or if only others waited in line.
     pub forced: Bytes,
-    /// Queries that waited for admission, those that wait now, and the time that both have waited.
+    /// Waits for admission that have ended, also by giving up, queries that wait now, and the time
+    /// of both. An attempt of [`Tenant::run`] that waits is one wait.
     pub waited: u64,
     /// See `waited`.
     pub waiting: u64,

@@ -53,6 +53,23 @@ fn limits_change_while_queries_run_and_force_is_paid_back() {
     join.try_grow(8 * MIB).expect("the new maximum");
 }
 
+// Symptom: what a query had reserved counted as forced, too. Method: a full tenant, of which half
+// is the query's reserve; one forced call uses that up and 2 MiB more.
+#[test]
+fn forced_bytes_are_those_beyond_the_reserve() {
+    let hw = manager(Bytes::mib(64));
+    let tenant = tenant(&hw, "a", Bytes::mib(8), Options::default());
+    let admitted = block_on(tenant.admit(Bytes::mib(4))).expect("there is room");
+    let pool: Arc<dyn MemoryPool> = admitted;
+    let neighbour = query(&tenant);
+    let hoard = holding("hoard", &neighbour);
+    hoard.try_grow(4 * MIB).expect("there is room");
+    let join = holding("join", &pool);
+    join.grow(6 * MIB);
+    assert_eq!(tenant.group().debt(), Bytes::mib(2));
+    assert_eq!(tenant.counts().forced, Bytes::mib(2));
+}
+
 #[test]
 fn no_call_waits() {
     // A full tenant refuses at once, also on a thread that is all of a runtime.
