@@ -24,7 +24,8 @@
 //! - [`guard_sql`] refuses the statement by which a tenant would replace the pool.
 //!
 //! Nothing waits inside [`MemoryPool::try_grow`], except with [`OnFull::Victim`]: operators hold
-//! memory while they ask for more, and those that wait for each other never end.
+//! memory while they ask for more, and those that wait for each other never end. A manager with
+//! [`Throttling::Sleep`] makes a call sleep all the same, above [`Limits::high`]: see [`Tenant`].
 //!
 //! # Example
 //!
@@ -48,6 +49,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`Limits::high`]: highwater::Limits::high
+//! [`Throttling::Sleep`]: highwater::Throttling::Sleep
 //! [`MemoryPool`]: datafusion_execution::memory_pool::MemoryPool
 //! [`MemoryPool::try_grow`]: datafusion_execution::memory_pool::MemoryPool::try_grow
 

@@ -80,7 +80,14 @@ pub enum OnFull {
 /// group up to the root, and so takes room of other tenants, too. A group that is above its maximum
 /// grants nothing.
 ///
+/// Above [`Limits::high`] of its group or of one above it, no query is refused or slowed, unless
+/// the manager has [`Throttling::Sleep`]: then a call that charges sleeps for up to 2 s, and so
+/// does the thread that polls [`admit`](Self::admit). With [`Throttling::Report`], the default, an
+/// engine may ask [`Group::throttle`] and sleep between two batches.
+///
 /// [`grow`]: datafusion_execution::memory_pool::MemoryPool::grow
+/// [`Throttling::Report`]: highwater::Throttling::Report
+/// [`Throttling::Sleep`]: highwater::Throttling::Sleep
 ///
 /// # Examples
 ///
