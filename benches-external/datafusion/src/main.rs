@@ -12,8 +12,10 @@
 //!
 //! `HighwaterPool` is the pool of a query of a tenant (`adapters/datafusion`), in the same tree;
 //! also with a consumer that can spill, whose bytes are counted one by one, and beside 1,024 other
-//! consumers. Two more tables have what a consumer costs that is registered and dropped, and a
-//! query that charges once.
+//! consumers. Two rows have such a consumer with 2 MiB in a reservation that grows, which is more
+//! than fairness ignores: it looks at the maxima alone in that tree, and at the usage as well in a
+//! tenant of 64 MiB with 16 queries. Two more tables have what a consumer costs that is registered
+//! and dropped, and a query that charges once.
 //!
 //! Fails if a call of `HighwaterPool` takes longer on one thread than one of `GreedyMemoryPool`, or
 //! on two more than a fifth as long; the same for a consumer that can spill and `FairSpillPool`,
@@ -39,21 +41,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use datafusion_execution::memory_pool::{
-    FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool, TrackConsumersPool,
+    FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool, MemoryReservation,
+    TrackConsumersPool,
 };
 use highwater::lab::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::{Bytes, Group, Limits, Manager};
-use highwater_datafusion::{Options, Tenant};
+use highwater_datafusion::{HighwaterPool, Options, Tenant};
 use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
 const TIMES: u32 = 200_000;
+/// Queries of the small tenant: their CPUs' tokens widen the interval of its usage beyond a 64th.
+const QUERIES: usize = 16;
 const MAX: Bytes = Bytes::gib(4096);
 const OURS: &str = "Highwater, depth 4";
 const GREEDY: &str = "GreedyMemoryPool";
 const POOL: &str = "HighwaterPool";
 const SPILLING: &str = "HighwaterPool, can spill";
 const CROWDED: &str = "HighwaterPool, 1,024 others";
+const ABOVE_FLOOR: &str = "HighwaterPool, holds 2 MiB";
+const SMALL_TENANT: &str = "HighwaterPool, 64 MiB, 16 q.";
 const FAIR_SPILL: &str = "FairSpillPool";
 const BARE_ADD: &str = "bare per-CPU add";
 
@@ -145,6 +152,31 @@ fn query_pool() -> Arc<dyn MemoryPool> {
     tenant().query().build().expect("no limits of its own")
 }
 
+/// What others hold while the variant with this name is timed.
+fn others(name: &str, pool: &Arc<dyn MemoryPool>) -> Vec<MemoryReservation> {
+    let other = |pool: &Arc<dyn MemoryPool>| {
+        MemoryConsumer::new("other")
+            .with_can_spill(true)
+            .register(pool)
+    };
+    let tenant = pool.downcast_ref().map(HighwaterPool::tenant);
+    match (name, tenant) {
+        (CROWDED, _) => (0..1024).map(|_| other(pool)).collect(),
+        (SMALL_TENANT, Some(tenant)) => {
+            let limited = tenant.group().set_max(Bytes::mib(64));
+            limited.expect("nothing is used");
+            let holding = (1..QUERIES).map(|_| {
+                let query: Arc<dyn MemoryPool> = tenant.query().build().expect("no limits");
+                let held = other(&query);
+                held.try_grow(1 << 20).expect("there is room");
+                held
+            });
+            holding.collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// A group with three ancestors. A pool is called with bytes that it counts, and so is this.
 fn highwater(shape: Shape) -> Variant {
     let group = group(&["tenant", "session", "query"]);
@@ -171,18 +203,16 @@ fn highwater(shape: Shape) -> Variant {
 fn datafusion(name: &'static str, pool: Arc<dyn MemoryPool>, shape: Shape) -> Variant {
     let bytes = usize::try_from(Bytes::PAGE.0).expect("4,096");
     let can_spill = name != POOL;
-    let others = if name == CROWDED { 1024 } else { 0 };
-    let other = || {
-        MemoryConsumer::new("other")
-            .with_can_spill(true)
-            .register(&pool)
+    let first = match name {
+        ABOVE_FLOOR | SMALL_TENANT => 2 << 20,
+        _ => bytes,
     };
-    let others: Vec<_> = (0..others).map(|_| other()).collect();
+    let others = others(name, &pool);
     Variant::new(name, TIMES, move |times| {
         black_box(&others);
         let consumer = MemoryConsumer::new(name).with_can_spill(can_spill);
         let held = consumer.register(&pool);
-        held.try_grow(bytes).expect("there is room");
+        held.try_grow(first).expect("there is room");
         for _ in 0..times {
             match shape {
                 Shape::Called => {
@@ -220,7 +250,7 @@ fn variants(shape: Shape) -> Vec<Variant> {
     // As many consumers as an engine names in its errors.
     let top = NonZeroUsize::new(5).expect("not zero");
     let tracked = TrackConsumersPool::new(greedy(), top);
-    vec![
+    let mut variants = vec![
         highwater(shape),
         datafusion(POOL, query_pool(), shape),
         datafusion(SPILLING, query_pool(), shape),
@@ -229,7 +259,13 @@ fn variants(shape: Shape) -> Vec<Variant> {
         datafusion("TrackConsumersPool", Arc::new(tracked), shape),
         datafusion(FAIR_SPILL, Arc::new(FairSpillPool::new(bytes)), shape),
         bare_add(),
-    ]
+    ];
+    // One that is made holds nothing, and fairness does not look at it.
+    if !matches!(shape, Shape::MadeAndDropped) {
+        let held = [ABOVE_FLOOR, SMALL_TENANT];
+        variants.extend(held.map(|name| datafusion(name, query_pool(), shape)));
+    }
+    variants
 }
 
 /// Consumers that are registered and dropped.

@@ -26,6 +26,13 @@ use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 ///
 /// Where the CPU holds tokens of the group, a call writes no memory that other CPUs write. For a
 /// consumer that can spill, also one atomic addition to its own count.
+///
+/// With [`Fairness::ActiveShare`](crate::Fairness::ActiveShare), `try_grow` of a consumer that can
+/// spill and holds more than 1 MiB in that reservation (or [`Options::floor`]) also reads the
+/// maxima of all groups up to the root; above the floor also the tenant's usage, within a 64th of
+/// what such consumers may use ([`Group::usage_within`]). That is four loads in a large tenant. In
+/// a small one with several queries, it takes the tree's lock for reading, which other CPUs write,
+/// and at least two loads for each CPU that charged to each query.
 pub struct HighwaterPool {
     tenant: Tenant,
     name: String,
