@@ -89,26 +89,29 @@ impl Shared {
         if held <= floor {
             return Ok(());
         }
-        let is_below = |usage: Bytes, bound: u64| {
+        let active = self.nr_active().max(1);
+        let share = ceiling / active;
+        let has_share = of_consumer.saturating_add(bytes) <= share;
+        // The most that the tenant may use for this to be granted.
+        let bound = if has_share { ceiling } else { ceiling / 2 };
+        let is_within = |usage: Bytes| {
             let used = usage.0.saturating_sub(unused);
             used.saturating_add(bytes) <= bound
         };
-        // The exact usage costs a visit to each CPU of each query: only where the interval would be
-        // wide. A share may be missed by a 64th.
-        let usage = self.group.usage_within(Bytes(ceiling / FLOOR_SHARE)).high;
-        if is_below(usage, ceiling / 2) {
-            return Ok(());
-        }
-        let active = self.nr_active().max(1);
-        let share = ceiling / active;
-        if of_consumer.saturating_add(bytes) > share {
-            let share = Bytes(share);
-            return Err(Reason::Share { share, active });
-        }
-        match is_below(usage, ceiling) {
-            true => Ok(()),
-            false => Err(Reason::Ceiling {
+        // The exact usage costs a visit to each CPU of each query: only where the ends of the widest
+        // interval disagree. A bound may be missed by a 64th.
+        let usage_within = |tolerance| self.group.usage_within(Bytes(tolerance));
+        let widest = usage_within(u64::MAX);
+        let is_granted = is_within(widest.high)
+            || is_within(widest.low) && is_within(usage_within(ceiling / FLOOR_SHARE).high);
+        match (is_granted, has_share) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Reason::Ceiling {
                 ceiling: Bytes(ceiling),
+            }),
+            (false, false) => Err(Reason::Share {
+                share: Bytes(share),
+                active,
             }),
         }
     }

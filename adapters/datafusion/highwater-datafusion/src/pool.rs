@@ -29,10 +29,9 @@ use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 ///
 /// With [`Fairness::ActiveShare`](crate::Fairness::ActiveShare), `try_grow` of a consumer that can
 /// spill and holds more than 1 MiB in that reservation (or [`Options::floor`]) also reads the
-/// maxima of all groups up to the root; above the floor also the tenant's usage, within a 64th of
-/// what such consumers may use ([`Group::usage_within`]). That is four loads in a large tenant. In
-/// a small one with several queries, it takes the tree's lock for reading, which other CPUs write,
-/// and at least two loads for each CPU that charged to each query.
+/// maxima of all groups up to the root; above the floor also the tenant's usage: four loads. Where
+/// the interval of that does not decide, it takes the tree's lock for reading, which other CPUs
+/// write, and at least two loads for each CPU that charged to each query.
 pub struct HighwaterPool {
     tenant: Tenant,
     name: String,
