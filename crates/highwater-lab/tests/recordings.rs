@@ -14,8 +14,8 @@ use highwater_lab::replay::{
     DataIo, Outcome, Replay, ReplayConfig, Table, TenantConfig, TraceInput,
 };
 use highwater_lab::trace::{
-    FileId, Lenient, Op, Packing, ReaderOptions, Recording, RecordingWriter, Request, Target,
-    TraceError, TraceReader, WriteError,
+    CompactWriter, FileId, Lenient, Op, Packing, ReaderOptions, Recording, RecordingWriter,
+    Request, Target, TraceError, TraceReader, WriteError,
 };
 
 const fn id(inode: u64) -> FileId {
@@ -187,6 +187,46 @@ fn a_prefix_is_readable() {
             written.len()
         );
     }
+}
+
+/// Goal: a lenient reader that loses the rest of a trace says after how many bytes. Method: damage
+/// in the midst of a plain trace of version 1, in which each record has two bytes; both versions
+/// cut at their ends; a recording cut between the frames of its flushes; one that is whole.
+#[test]
+fn a_lost_rest_is_no_single_bad_record() {
+    let counts = CompactWriter::with_counts(Vec::new(), 500, 500);
+    let mut writer = counts.unwrap();
+    (0..500).for_each(|page| writer.push(Op::Read, page, 1).unwrap());
+    let compact = writer.finish().unwrap();
+    let mut damaged = compact.clone();
+    damaged[524..544].fill(0xff);
+    let (plain, _) = made(Packing::Plain, 200);
+    let (packed, _) = made(Packing::Zstd, 3_000);
+    let magic = [0x28, 0xb5, 0x2f, 0xfd];
+    let last_frame = packed.windows(4).rposition(|four| four == magic).unwrap();
+    let lost = |bytes: &[u8]| {
+        let options = ReaderOptions {
+            lenient: Lenient::SkipBad,
+            ..ReaderOptions::default()
+        };
+        let bytes = Cursor::new(bytes.to_vec());
+        let mut reader = TraceReader::from_reader("test", bytes, &options).unwrap();
+        let requests = reader.by_ref().map(Result::unwrap).count();
+        (
+            requests,
+            reader.skipped().records,
+            reader.skipped().cut_after,
+        )
+    };
+    assert_eq!(lost(&compact), (500, 0, None));
+    assert_eq!(lost(&damaged), (250, 1, Some(524)));
+    assert_eq!(lost(&compact[..1023]), (499, 1, Some(1022)));
+    let (_, bad, cut_after) = lost(&plain[..plain.len() - 8]);
+    assert_eq!((bad, cut_after.is_some()), (1, true));
+    let (_, bad, cut_after) = lost(&packed[..last_frame]);
+    assert_eq!((bad, cut_after), (1, Some(last_frame as u64)));
+    let (_, bad, cut_after) = lost(&packed);
+    assert_eq!((bad, cut_after), (0, None));
 }
 
 /// Goal: no content makes the reader panic or run on. Method: mutations of a small recording.

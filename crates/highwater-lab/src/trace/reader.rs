@@ -503,36 +503,31 @@ impl TraceReader {
         answer
     }
 
-    /// Rejects a record after which no other can be found. A failure of the stream is the cause of
-    /// a truncated record, so it is reported first.
+    /// Rejects a record after which no other can be found, so that what follows is lost. A failure
+    /// of the stream is the cause of a truncated record, so it is reported first.
     #[cold]
     fn lose_rest(&mut self, fault: Fault, length: usize) -> Option<Result<Request, TraceError>> {
-        let answer = match self.source.take_failure() {
-            Some(source) => self.break_off(source),
-            None => {
-                self.record += 1;
-                self.reject(fault, length)
-            }
-        };
         self.is_done = true;
+        if let Some(source) = self.source.take_failure() {
+            return self.break_off(source);
+        }
+        self.record += 1;
+        let answer = self.reject(fault, length);
+        if answer.is_none() {
+            self.skipped.cut_after = Some(self.source.stored_offset());
+        }
         answer
     }
 
     /// Ends the stream: complete, inside a record, or with a failure.
     #[cold]
     fn finish(&mut self) -> Option<Result<Request, TraceError>> {
-        self.is_done = true;
-        if let Some(source) = self.source.take_failure() {
-            return self.break_off(source);
-        }
-        if self.source.bytes().is_empty() {
+        if self.source.bytes().is_empty() && !self.source.has_failed() {
+            self.is_done = true;
             return None;
         }
-        self.record += 1;
-        self.reject(
-            Fault::shape("a whole record: the trace is truncated"),
-            usize::MAX,
-        )
+        let truncated = Fault::shape("a whole record: the trace is truncated");
+        self.lose_rest(truncated, usize::MAX)
     }
 
     /// Handles a failed stream. Corrupt content counts as one bad record; an I/O error is never

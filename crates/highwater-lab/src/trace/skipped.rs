@@ -9,8 +9,9 @@ use crate::report::text::grouped;
 pub struct Skipped {
     /// Bad records.
     pub records: u64,
-    /// Stored bytes after which the stream could not be read any more, because it is cut short or
-    /// corrupt there: any number of records may have followed.
+    /// Stored bytes after which the trace could not be read any more, because it is cut short or
+    /// corrupt there: any number of records may have followed. Of a compressed trace, the bytes
+    /// that the decoder had taken.
     pub cut_after: Option<u64>,
 }
 

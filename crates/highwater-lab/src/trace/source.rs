@@ -72,6 +72,15 @@ impl Source {
         self.window_offset + self.start as u64
     }
 
+    /// Returns the stored bytes before the next byte; of a compressed stream, those that the
+    /// decoder has taken.
+    pub(super) fn stored_offset(&self) -> u64 {
+        match self.compression() {
+            Compression::Plain => self.offset(),
+            _ => self.compressed_bytes_read(),
+        }
+    }
+
     /// Returns the bytes in the window.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -86,6 +95,11 @@ impl Source {
             "only bytes that were seen are consumed"
         );
         self.start += length;
+    }
+
+    /// Returns whether a failure ended the stream.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failure.is_some()
     }
 
     /// Returns the failure that ended the stream, once.
