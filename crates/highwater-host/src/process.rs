@@ -19,8 +19,12 @@ const ROLLUPS_MAX: Duration = Duration::from_millis(12);
 /// Pages from which on the error of a process is also bounded by reading it twice.
 const TWICE_FROM_PAGES: u64 = 4096;
 
-/// Processes that decide by `smaps_rollup` which of the other two files is exact.
+/// Processes that decide by `smaps_rollup` which of the other two files is exact, and as many that
+/// may overrule it.
 const JUDGES_MAX: usize = 8;
+
+/// Error above which `statm` is not exact. Chosen: that above which check 2 warns.
+const WRONG_FROM_PERCENT: u64 = 2;
 
 /// How much reading exact numbers may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,39 +192,71 @@ fn process(root: &Root, pid: u32) -> Option<Process> {
 
 /// Finds out which file is exact. Each process whose two numbers differ can tell: its page tables
 /// are walked, and the number that is closer wins. Without any, the version decides.
+///
+/// Before 6.12 both files show the same counter, unless a change was backported. A process that
+/// grows or shrinks between the reads is closer by `statm`, which is read later: then one that is
+/// wrong in both files overrules it.
 fn exact_by(machine: &Machine, processes: &[Process]) -> ExactBy {
     let mut judges: Vec<&Process> = processes
         .iter()
-        .filter(|process| process.counter_pages != process.statm_pages)
+        .filter(|process| !is_same_in_both(process))
         .collect();
     // A walk of a small process is cheap.
     judges.sort_unstable_by_key(|process| process.statm_pages);
-    let (mut votes, mut asked) = (0_i32, 0_usize);
-    for judge in judges {
-        // A change between the reads is no difference of the files.
-        let Some(again) = process(machine.root(), judge.pid) else {
-            continue;
-        };
-        let Some(exact) = by_rollup(machine, judge.pid) else {
-            continue;
-        };
-        if again.counter_pages == again.statm_pages {
-            continue;
-        }
+    let mut votes = 0_i32;
+    let read = judges.iter().filter_map(|judge| unchanged(machine, judge));
+    let differing = read.filter(|(again, _)| !is_same_in_both(again));
+    for (again, exact) in differing.take(JUDGES_MAX) {
         let is_statm = again.statm_pages.abs_diff(exact.pages);
         let is_counter = again.counter_pages.abs_diff(exact.pages);
         votes += i32::from(is_statm < is_counter) - i32::from(is_counter < is_statm);
-        asked += 1;
-        if asked == JUDGES_MAX {
-            break;
-        }
     }
     let by_version = machine.kernel().is_ok_and(|kernel| kernel.is_from(6, 12));
-    if votes > 0 || (votes == 0 && by_version) {
+    let is_statm = match by_version {
+        true => votes >= 0,
+        false => votes > 0 && !is_wrong_in_both(machine, processes),
+    };
+    if is_statm {
         ExactBy::Statm
     } else {
         ExactBy::Rollup
     }
+}
+
+/// Returns whether a process is off by as much in `statm` as in `stat`, so that neither is exact.
+fn is_wrong_in_both(machine: &Machine, processes: &[Process]) -> bool {
+    let start = cpu_time();
+    let judges = processes.iter().filter(|process| is_same_in_both(process));
+    let mut judges: Vec<&Process> = judges.collect();
+    judges.sort_unstable_by_key(|process| by_likely_error(process));
+    let in_time = judges.into_iter().take(JUDGES_MAX).take_while(|_| {
+        !machine.root().is_live() || cpu_time().saturating_sub(start) <= ROLLUPS_MAX
+    });
+    let mut read = in_time.filter_map(|judge| unchanged(machine, judge));
+    read.any(|(again, exact)| {
+        let error = again.statm_pages.abs_diff(exact.pages);
+        is_same_in_both(&again)
+            && exact.pages >= TWICE_FROM_PAGES
+            && error.saturating_mul(100) > exact.pages.saturating_mul(WRONG_FROM_PERCENT)
+    })
+}
+
+fn is_same_in_both(process: &Process) -> bool {
+    process.counter_pages == process.statm_pages
+}
+
+/// Reads a process again and walks its page tables; `None` if its counter changed meanwhile, which
+/// is no difference of the files.
+fn unchanged(machine: &Machine, before: &Process) -> Option<(Process, Exact)> {
+    let again = process(machine.root(), before.pid)?;
+    let exact = by_rollup(machine, before.pid)?;
+    let after = process(machine.root(), before.pid)?;
+    (again.counter_pages == after.counter_pages).then_some((again, exact))
+}
+
+/// Sorts those first whose counters may be off most: with most threads, then the largest.
+fn by_likely_error(process: &Process) -> std::cmp::Reverse<(u64, u64)> {
+    std::cmp::Reverse((process.threads, process.counter_pages))
 }
 
 /// The exact number by `statm`. A large process is read around the counter, so that its growth
@@ -252,14 +288,10 @@ fn by_statm(root: &Root, effort: Effort, process: &mut Process) -> Option<Exact>
     })
 }
 
-/// The exact numbers by `smaps_rollup`, of the processes with most threads first, then of the
-/// largest: these may be off most.
+/// The exact numbers by `smaps_rollup`, of the processes first that may be off most.
 fn rollups(machine: &Machine, effort: Effort, processes: &mut [Process]) {
     let mut order: Vec<usize> = (0..processes.len()).collect();
-    order.sort_unstable_by_key(|&index| {
-        let process = &processes[index];
-        std::cmp::Reverse((process.threads, process.counter_pages))
-    });
+    order.sort_unstable_by_key(|&index| by_likely_error(&processes[index]));
     let start = cpu_time();
     let is_bounded = effort == Effort::Bounded && machine.root().is_live();
     for index in order {

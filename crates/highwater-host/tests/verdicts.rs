@@ -92,6 +92,29 @@ fn the_published_demonstration_is_bad_on_6_1() {
     );
 }
 
+// Symptom: a process that grew while it was recorded made `statm` exact on an old kernel, and an
+// error of 97 % was 0. Method: the demonstration beside such processes; one with a change that was
+// backported, where a large process beside it is right in both files.
+#[test]
+fn a_process_that_changes_makes_statm_not_exact() {
+    let old = || Tree::of("6.1.176", 64).process(7, "cc1", 1, [1_000, 1_064, 1_100]);
+    let many = (20..30).fold(old(), |tree, pid| {
+        tree.process(pid, "cc1", 1, [1_000, 1_064, 1_100])
+    });
+    for tree in [old(), many] {
+        let tree = tree.process(9, "rssdemo", 10_000, [10_867, 10_867, 330_926]);
+        let finding = check(&tree, 2);
+        assert_eq!(finding.verdict, Bad);
+        assert!(
+            finding.formula.contains("exact by smaps_rollup"),
+            "{}",
+            finding.formula
+        );
+    }
+    let backported = old().process(9, "right", 1, [50_000, 50_000, 50_010]);
+    assert!(check(&backported, 2).formula.contains("exact by statm"));
+}
+
 #[test]
 fn an_adversarial_fill_is_bad_on_6_12_where_statm_is_exact() {
     let tree = Tree::of("6.12.107", 64).process(9, "hop", 1, [3_075, 6_863, 6_863]);
