@@ -36,6 +36,11 @@ const BEGIN: u16 = 408;
 const END: u16 = 407;
 const STACK: u16 = 4;
 
+/// Flags of a beginning.
+const SPIN: u64 = 1;
+const WRITE: u64 = 4;
+const MUTEX: u64 = 32;
+
 fn lock_waits() -> LockWaits {
     let lock = "field:void * lock_addr;\toffset:8;\tsize:8;\tsigned:0;";
     let flags = "field:unsigned int flags;\toffset:16;\tsize:4;\tsigned:0;";
@@ -72,11 +77,12 @@ fn replay(events: &[(u64, u32, Vec<u8>)], mut count: impl FnMut(&Event<'_>) -> b
 }
 
 /// Goal: each wait goes to the class of its stack, by task and lock. Method: waits that overlap on
-/// two CPUs, one that an interrupt waits in, and one that begins twice.
+/// two CPUs, one that an interrupt waits in, and one that begins again.
 #[test]
 fn waits_are_paired_and_classed() {
     let mut waits = lock_waits();
-    let begin = |task, lock| event(BEGIN, task, &[lock, 1]);
+    let begin = |task, lock| event(BEGIN, task, &[lock, SPIN]);
+    let mutex = |flags| event(BEGIN, 9, &[0xd, flags]);
     let end = |task, lock| event(END, task, &[lock, 0]);
     let stack = |task, callers: &[u64]| {
         let words: Vec<u64> = [&[callers.len() as u64], callers].concat();
@@ -94,11 +100,15 @@ fn waits_are_paired_and_classed() {
         (120, 1, end(8, 0xc)),
         (150, 0, end(task, 0xa)),
         (310, 1, end(8, 0xb)),
-        // It spins, then sleeps, and wakes on another CPU.
-        (400, 0, begin(9, 0xd)),
+        // It spins, sleeps, spins and sleeps again, and wakes on another CPU.
+        (400, 0, mutex(MUTEX | SPIN)),
         (401, 0, stack(9, &[0x4004, 0x5010])),
-        (450, 0, begin(9, 0xd)),
+        (450, 0, mutex(MUTEX)),
         (451, 0, stack(9, &[0x4004, 0x5010])),
+        (500, 0, mutex(MUTEX | SPIN)),
+        (501, 0, stack(9, &[0x4004, 0x5010])),
+        (550, 0, mutex(MUTEX)),
+        (551, 0, stack(9, &[0x4004, 0x5010])),
         (1400, 1, end(9, 0xd)),
         // Idle CPUs are not one task.
         (2000, 0, begin(0, 0xe)),
@@ -128,6 +138,25 @@ fn waits_are_paired_and_classed() {
             .ends_with(&format!("({task})"))
     );
     assert!(waits.has_symbols());
+}
+
+// Symptom: where an end was lost, the next wait of the task for that lock began with the one before
+// it, and seconds between them counted as waited. Method: a lock that spins, one that sleeps, and a
+// mutex whose earlier wait only spun.
+#[test]
+fn a_lost_end_makes_no_wait_longer() {
+    for flags in [SPIN, WRITE, SPIN | MUTEX] {
+        let mut waits = lock_waits();
+        let begin = event(BEGIN, 9, &[0xd, flags]);
+        let events = [
+            (0, 0, begin.clone()),
+            (4_000_000_000, 0, begin),
+            (4_000_001_000, 1, event(END, 9, &[0xd, 0])),
+        ];
+        replay(&events, |event| waits.count(event));
+        let found = waits.finish().of(LockClass::Other);
+        assert_eq!((found.waits, found.waited_ns), (1, 1_000), "{flags}");
+    }
 }
 
 #[test]

@@ -2,7 +2,12 @@
 //!
 //! A wait begins with `contention_begin` and ends with `contention_end` of the same task and lock.
 //! The stack of the task, which a trigger writes, comes right after the beginning, on the same CPU.
-//! A lock that first spins and then sleeps begins twice and ends once: the first beginning counts.
+//! A mutex spins and sleeps by turns: it begins at each turn and ends once, and the first beginning
+//! counts. Any other lock begins once. A second beginning shows that the end of the first was lost,
+//! as where a buffer was full, and replaces it. A wait that is open at the end of the recording does
+//! not count: its end may be lost, too.
+//!
+//! Source: `__mutex_lock_common` in Linux's `kernel/locking/mutex.c`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,6 +15,10 @@ use super::classes::LockClass;
 use super::name_of_task;
 use super::symbols::Symbols;
 use crate::tracefs::{Event, EventFormat, Field, Instance, Tracefs, TracefsError};
+
+/// Flags of a beginning (`LCB_F_SPIN` and `LCB_F_MUTEX` in `trace/events/lock.h`).
+const SPIN: u64 = 1;
+const MUTEX: u64 = 1 << 5;
 
 /// Time waited for the locks of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +37,7 @@ pub struct ClassWaits {
 #[derive(Debug)]
 pub struct LockWaits {
     begin: Layout,
+    flags: Field,
     end: Layout,
     stack: Option<StackLayout>,
     symbols: Symbols,
@@ -64,7 +74,17 @@ struct Waiter {
 #[derive(Debug)]
 struct Open {
     since_ns: u64,
+    /// Of the last beginning.
+    flags: u64,
     class: LockClass,
+}
+
+impl Open {
+    /// Returns whether this begins another turn of the same wait: of a mutex, which does not spin
+    /// twice without a sleep between.
+    const fn continues(&self, before: &Self) -> bool {
+        self.flags & MUTEX != 0 && self.flags & before.flags & SPIN == 0
+    }
 }
 
 impl Layout {
@@ -115,6 +135,7 @@ impl LockWaits {
         };
         Ok(Self {
             begin: Layout::of(begin)?,
+            flags: begin.field("flags")?.clone(),
             end: Layout::of(end)?,
             stack: stack.map(stack_layout).transpose()?,
             symbols,
@@ -143,14 +164,22 @@ impl LockWaits {
     }
 
     fn begin(&mut self, event: &Event<'_>) {
-        let Some(waiter) = self.begin.waiter(event) else {
+        let waiter = self.begin.waiter(event);
+        let Some((waiter, flags)) = waiter.zip(self.flags.unsigned(event.bytes)) else {
             return;
         };
-        let begun = Open {
+        let mut begun = Open {
             since_ns: event.time_ns,
+            flags,
             class: LockClass::Other,
         };
-        self.open.entry(waiter).or_insert(begun);
+        if let Some(open) = self.open.get(&waiter)
+            && begun.continues(open)
+        {
+            begun.since_ns = open.since_ns;
+            begun.class = open.class;
+        }
+        self.open.insert(waiter, begun);
         self.without_stack.insert(event.cpu, waiter);
     }
 
