@@ -73,7 +73,8 @@ pub(crate) struct CurveArguments {
     #[arg(long, value_name = "N", default_value_t = NR_SIZES, value_parser = parse_sizes)]
     sizes: usize,
 
-    /// Sizes instead of those, separated by commas, as in 64MiB,2GiB
+    /// Sizes instead of those, separated by commas, as in 64MiB,2GiB; without `--exact`, those of
+    /// fewer than 64 sampled pages are refused
     #[arg(long = "size", value_name = "SIZE,...", value_delimiter = ',')]
     #[arg(value_parser = parse_size, conflicts_with = "sizes")]
     given: Vec<Bytes>,

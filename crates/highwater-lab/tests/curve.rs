@@ -206,6 +206,36 @@ fn sieve_is_nearly_exact_where_new_pages_leave_at_once() {
     );
 }
 
+/// Symptom: sizes below a sampled page had the miss ratio of the cache for which one page stands,
+/// and those of a few pages one nearly as wrong. Method: each page again after nine others, which
+/// LRU caches of up to nine pages miss; the smallest size that is drawn is nearly exact.
+#[test]
+fn sizes_of_too_few_sampled_pages_are_refused() {
+    let footprint = 16 * SAMPLES_MAX as u64;
+    let pages: Vec<u64> = (0..footprint)
+        .flat_map(|page| [Some(page), page.checked_sub(9)])
+        .flatten()
+        .collect();
+    let bench = Bench::new(&pages);
+    let config = |mode, pages: &[u64]| CurveConfig {
+        policies: vec![Algorithm::Lru],
+        sizes: Sizes::Given(pages.iter().map(|pages| Pages(*pages).bytes()).collect()),
+        ..bench.config(mode)
+    };
+    let ratio = |mode, size| {
+        let drawn = bench.drawn(&config(mode, &[size]));
+        drawn.curves[0].points[0].miss_ratio
+    };
+    assert!(ratio(Mode::Exact, 1) >= 1.0);
+    for sizes in [&[1][..], &[900], &[1, 100_000]] {
+        let error = run(&config(Mode::Sampled, sizes), &Control::default()).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("`--exact`") && said.contains("KiB"), "{said}");
+    }
+    let [sampled, exact] = [Mode::Sampled, Mode::Exact].map(|mode| ratio(mode, 1200));
+    assert!((sampled - exact).abs() < 0.01, "{sampled} for {exact}");
+}
+
 /// Goal: the ends of what a trace can be. Method: one page, a page once, sizes beyond the
 /// footprint, and no page at all.
 #[test]

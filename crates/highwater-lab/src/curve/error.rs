@@ -89,6 +89,18 @@ pub enum CurveError {
         /// Memory that holds all pages of its trace.
         footprint: Bytes,
     },
+    /// A size that has too few pages of a sample to be simulated.
+    #[error(
+        "tenant `{tenant}`: {size} is too small for a sample of its trace: give sizes of {least} or more, or `--exact`"
+    )]
+    SizeTooSmall {
+        /// The tenant.
+        tenant: String,
+        /// The size.
+        size: Bytes,
+        /// The smallest size that the sample can stand for.
+        least: Bytes,
+    },
     /// The run was told to stop before its end.
     #[error("interrupted")]
     Interrupted,

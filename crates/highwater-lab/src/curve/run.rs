@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread;
 use std::time::Instant;
 
-use highwater::units::{Bytes, PAGE_BYTES};
+use highwater::units::{Bytes, PAGE_BYTES, Pages};
 
 use super::config::{CurveConfig, Sizes, ladder, policy_name};
 use super::crew;
@@ -15,7 +15,7 @@ use super::meaning;
 use super::pages::each_page;
 use super::profile;
 use super::report::{CurveReport, Mode, TenantCurves};
-use super::sample::{SAMPLES_MAX, Sampler, Samples, rounded};
+use super::sample::{SAMPLES_MAX, Sample, Sampler, Samples, rounded};
 use super::split::{Claim, split};
 use crate::control::Control;
 use crate::models::{AccessTrace, Algorithm, Replacement, Work};
@@ -49,8 +49,9 @@ const OF_SPLITS: Algorithm = Algorithm::Balanced;
 ///
 /// # Errors
 ///
-/// When the configuration is invalid, a trace cannot be read or has no request, the given sizes end
-/// below what a split may give, a temporary file cannot be made, or `control` says to stop.
+/// When the configuration is invalid, a trace cannot be read or has no request, a given size is too
+/// small for a sample, the given sizes end below what a split may give, a temporary file cannot be
+/// made, or `control` says to stop.
 pub fn run(config: &CurveConfig, control: &Control) -> Result<CurveReport, CurveError> {
     config.check()?;
     let start = Instant::now();
@@ -204,6 +205,22 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Rejects sizes that have too few sampled pages.
+    fn check_sampled(&self, sample: &Sample) -> Result<(), CurveError> {
+        let Sizes::Given(sizes) = &self.config.sizes else {
+            return Ok(());
+        };
+        let least = Pages(sample.least_pages()).bytes();
+        match sizes.iter().copied().find(|size| *size < least) {
+            Some(size) => Err(CurveError::SizeTooSmall {
+                tenant: self.tenant.name.clone(),
+                size,
+                least,
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Calls `visit` with what each request of the trace accesses.
     fn read(
         &mut self,
@@ -250,8 +267,9 @@ impl<'a> Pass<'a> {
 
     /// Draws the curves of the samples.
     fn of_samples(&self, samples: &Samples) -> Result<TenantCurves, CurveError> {
-        let sizes = samples.sizes(&self.config.sizes);
         let small = samples.small();
+        self.check_sampled(small)?;
+        let sizes = samples.sizes(&self.config.sizes);
         let mut drawn = self.tenant_curves(small.footprint(), small.accesses());
         drawn.sample_ratio = small.rate();
         drawn.sampled_pages = small.nr_pages() as u64;
