@@ -152,6 +152,35 @@ fn the_files_of_a_recording_are_named() {
     assert!(fs::read_to_string(dir.path().join("again.html")).unwrap() == html);
 }
 
+// Symptom: some 3,000 % "of the misses brought back a page that had been evicted", because pages
+// that were read ahead counted, too. Method: a loop over twice the capacity, with readahead.
+#[test]
+fn refaults_are_a_part_of_the_pages_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = (0..4 * 4096_u32).map(|step| format!("{}\n", step % 4096));
+    fs::write(dir.path().join("loop.lirs"), pages.collect::<String>()).unwrap();
+    let replay = [
+        "replay",
+        "loop.lirs",
+        "--format",
+        "lirs",
+        "--capacity",
+        "8MiB",
+    ];
+    let arguments = [&replay[..], &["--report", "r.html"]].concat();
+    let out = highwater(dir.path(), &arguments);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let html = fs::read_to_string(dir.path().join("r.html")).unwrap();
+    let (_, after) = html.split_once(" accesses hit, and ").unwrap();
+    let (percent, _) = after.split_once(" % of the ").unwrap();
+    let percent: f64 = percent.parse().unwrap();
+    assert!((50.0..=100.0).contains(&percent), "{percent} %");
+}
+
 /// Goal: two repeated runs of one configuration differ by no count, and of another by some.
 #[test]
 fn runs_are_compared() {

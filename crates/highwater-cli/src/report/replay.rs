@@ -91,7 +91,6 @@ struct Run {
     machine: Machine,
     page_accesses: f64,
     hits: f64,
-    misses: f64,
     hit_ratio: f64,
     pages_read: f64,
     refaults: f64,
@@ -264,9 +263,9 @@ fn verdict(run: &Run) -> (String, Mood) {
         percent(run.hit_ratio),
         Unit::Plain.shown(run.page_accesses)
     );
-    let text = if run.misses > 0.0 {
-        let of_misses = percent(run.refaults / run.misses);
-        format!("{hit}, and {of_misses} of the misses brought back a page that had been evicted.")
+    let text = if run.pages_read > 0.0 {
+        let of_read = percent(run.refaults / run.pages_read);
+        format!("{hit}, and {of_read} of the pages read had been evicted before.")
     } else {
         format!("{hit}.")
     };
