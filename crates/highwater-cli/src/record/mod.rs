@@ -54,6 +54,10 @@ Needs write access to tracefs: root, or a group that `sudo mount -o remount,gid=
 Exit status: 0 after a recording, 1 if the command failed or, with --strict, events were lost, 2 if
 nothing could be recorded.";
 
+/// Memory of the buffers of all CPUs, unless another size is asked for. Chosen: 16 MiB each of 128
+/// CPUs.
+const BUFFERS: Bytes = Bytes::gib(2);
+
 /// Arguments of `highwater record`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -80,9 +84,9 @@ pub(crate) struct RecordArguments {
     #[arg(long)]
     strict: bool,
 
-    /// Kernel buffer of each CPU, 64KiB to 1GiB
-    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_buffer)]
-    buffer: Bytes,
+    /// Kernel buffer of each CPU, 64KiB to 1GiB [default: 16MiB; less above 128 CPUs, for 2GiB in all]
+    #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
+    buffer: Option<Bytes>,
 
     /// Print the summary as JSON
     #[arg(long)]
@@ -149,6 +153,12 @@ fn parse_buffer(text: &str) -> Result<Bytes, String> {
     Ok(bytes)
 }
 
+/// Returns the buffer of each CPU, unless another is asked for.
+fn default_buffer(cpus: u64) -> Bytes {
+    let share = BUFFERS.0 / cpus.max(1);
+    Bytes(share).clamp(Bytes::kib(64), Bytes::mib(16))
+}
+
 /// Records, and prints the summary.
 pub(crate) fn run(arguments: &RecordArguments) -> Exit {
     let signals = match Signals::install() {
@@ -208,7 +218,7 @@ fn report(arguments: &RecordArguments, summary: &Summary) -> Exit {
     if summary.lost_events > 0 {
         complain(format_args!(
             "{} events were lost: the trace lacks their accesses; raise --buffer above {}",
-            summary.lost_events, arguments.buffer
+            summary.lost_events, summary.buffer
         ));
     }
     if let Some(failure) = &summary.command_failure {
@@ -237,4 +247,24 @@ fn create(path: &Path) -> Result<(File, Packing), RecordError> {
         Packing::Plain
     };
     Ok((file, packing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Symptom: on 1,024 CPUs the buffers took 16 GiB.
+    #[test]
+    fn buffers_of_all_cpus_have_a_bound() {
+        let sizes = [1, 128, 1024, 8192].map(default_buffer);
+        assert_eq!(
+            sizes,
+            [
+                Bytes::mib(16),
+                Bytes::mib(16),
+                Bytes::mib(2),
+                Bytes::kib(256)
+            ]
+        );
+    }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use highwater::units::Bytes;
 use highwater_host::accesses::{self, Decoder, is_removed, tasks_of_cgroup, tasks_of_processes};
 use highwater_host::tracefs::{Event, Instance, Stream, Tracefs, TracefsError};
 use highwater_lab::control::Control;
@@ -13,7 +14,7 @@ use highwater_lab::trace::{RecordingWriter, WriteError};
 use super::child::{EndedBy, Recorded};
 use super::files::Files;
 use super::summary::{self, Summary};
-use super::{RecordArguments, RecordError, create};
+use super::{RecordArguments, RecordError, create, default_buffer};
 
 /// Interval at which the buffers are read.
 const TICK: Duration = Duration::from_millis(20);
@@ -35,6 +36,8 @@ pub(super) struct Recorder {
     instance: Instance,
     _tracefs: Tracefs,
     target: Target,
+    /// Of each CPU.
+    buffer: Bytes,
     events: Events,
     seconds: Option<Duration>,
     output: PathBuf,
@@ -88,13 +91,18 @@ impl Recorder {
     pub(super) fn prepare(arguments: &RecordArguments) -> Result<Self, RecordError> {
         let tracefs = Tracefs::open().map_err(RecordError::of_tracefs)?;
         let instance = tracefs.instance().map_err(RecordError::of_tracefs)?;
-        instance.set_buffer_kib(arguments.buffer.0 >> 10)?;
+        let buffer = match arguments.buffer {
+            Some(buffer) => buffer,
+            None => default_buffer(instance.cpus().map_err(RecordError::of_tracefs)?),
+        };
+        instance.set_buffer_kib(buffer.0 >> 10)?;
         let decoder = accesses::enable(&instance).map_err(RecordError::of_tracefs)?;
         if decoder.enabled().is_empty() {
             return Err(RecordError::NoEvents);
         }
-        let stream = instance.stream().map_err(RecordError::of_tracefs)?;
+        // Before the stream, which may raise a limit that the command inherits.
         let target = Target::new(arguments)?;
+        let stream = instance.stream().map_err(RecordError::of_tracefs)?;
         instance.follow(&target.tasks()?)?;
         let roots = roots_of_command(&arguments.command);
         let mut files = Files::new();
@@ -106,6 +114,7 @@ impl Recorder {
             instance,
             _tracefs: tracefs,
             target,
+            buffer,
             events: Events {
                 decoder,
                 files,
@@ -213,6 +222,7 @@ impl Recorder {
             unknown_events: decoder.unknown(),
             late_events: self.stream.late(),
             lost_events: totals.lost_events,
+            buffer: self.buffer,
             records: totals.records,
             page_accesses: totals.accesses,
             trace_bytes,

@@ -23,6 +23,8 @@ pub(super) struct Summary {
     pub(super) unknown_events: u64,
     pub(super) late_events: u64,
     pub(super) lost_events: u64,
+    /// Of each CPU.
+    pub(super) buffer: Bytes,
     pub(super) records: u64,
     pub(super) page_accesses: u64,
     pub(super) trace_bytes: u64,
@@ -158,6 +160,7 @@ mod tests {
             unknown_events: 0,
             late_events: 0,
             lost_events: 0,
+            buffer: Bytes::mib(16),
             records: 1,
             page_accesses: 1,
             trace_bytes: 1,

@@ -67,9 +67,7 @@ impl Traced {
         is_interrupted: &dyn Fn() -> bool,
     ) -> Result<Self, TracefsError> {
         let instance = tracefs.instance()?;
-        let probe = instance.stream()?;
-        let cpus = u64::try_from(probe.cpus()).unwrap_or(u64::MAX);
-        drop(probe);
+        let cpus = instance.cpus()?;
         let share = BUFFERS_KIB / cpus.max(1);
         instance.set_buffer_kib(share.clamp(*BUFFER_KIB.start(), *BUFFER_KIB.end()))?;
         let mut counts = Counts {

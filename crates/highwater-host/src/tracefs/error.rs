@@ -55,6 +55,17 @@ pub enum TracefsError {
     /// A format file that does not parse, or lacks a field.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// The limit on open files is too small for the buffers of all CPUs.
+    #[error(
+        "cannot open the trace buffers of {cpus} CPUs: open files are limited by RLIMIT_NOFILE \
+         (`ulimit -n`), which is {limit}: raise it"
+    )]
+    OpenFiles {
+        /// CPUs that the kernel may use.
+        cpus: u64,
+        /// The soft limit.
+        limit: u64,
+    },
     /// A page of a ring buffer that does not decode.
     #[error("the trace buffer of CPU {cpu} does not decode: {source}")]
     Page {

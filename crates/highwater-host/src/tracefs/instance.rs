@@ -90,6 +90,15 @@ impl Instance {
         self.write("buffer_size_kb", &kib_of_each_cpu.to_string())
     }
 
+    /// Returns the number of buffers: the CPUs that the kernel may use.
+    ///
+    /// # Errors
+    ///
+    /// When their directories cannot be listed.
+    pub fn cpus(&self) -> Result<u64, TracefsError> {
+        Ok(cpus_of(&self.directory)?.len() as u64)
+    }
+
     /// Enables an event, for those records only that satisfy `filter`, in the syntax of
     /// the kernel's filters; returns its format.
     ///

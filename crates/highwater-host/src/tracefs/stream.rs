@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::error::TracefsError;
@@ -25,6 +26,9 @@ const SLACK: Duration = Duration::from_millis(20);
 
 /// Most pages that one round reads from one CPU, so that memory has a bound: 16 MiB of 4 KiB pages.
 const PAGES_A_ROUND: usize = 4096;
+
+/// Files that may be open beside the buffers. Chosen: several times those of a recording.
+const OTHER_FILES: u64 = 128;
 
 /// An event of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,15 +97,24 @@ impl Stream {
             .and_then(|text| text.trim().parse::<usize>().ok())
             .unwrap_or(0);
         let page = vec![0; (page_kib << 10).max(rustix::param::page_size())];
+        let found = cpus_of(instance)?;
+        let nr_cpus = found.len() as u64;
+        allow_files(nr_cpus.saturating_add(OTHER_FILES));
         let mut cpus = Vec::new();
-        for (number, directory) in cpus_of(instance)? {
+        for (number, directory) in found {
             let path = directory.join("trace_pipe_raw");
             let mut options = OpenOptions::new();
             options.read(true);
             options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
             let file = options
                 .open(&path)
-                .map_err(|error| TracefsError::file("open", &path, error))?;
+                .map_err(|error| match Errno::from_io_error(&error) {
+                    Some(Errno::MFILE) => TracefsError::OpenFiles {
+                        cpus: nr_cpus,
+                        limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+                    },
+                    _ => TracefsError::file("open", &path, error),
+                })?;
             cpus.push(Cpu { number, file });
         }
         Ok(Self {
@@ -265,6 +278,19 @@ impl Held {
     }
 }
 
+/// Raises the soft limit on open files to so many, as far as the hard limit allows.
+fn allow_files(needed: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|soft| soft < needed) {
+        let raised = Rlimit {
+            current: Some(limit.maximum.map_or(needed, |hard| hard.min(needed))),
+            maximum: limit.maximum,
+        };
+        // If it is refused, a file that does not open is the error.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+}
+
 /// Reads a file that the kernel returns in the first read only, however small its buffer is.
 fn read_at_once(path: &Path) -> Result<String, TracefsError> {
     let refuse = |error| TracefsError::file("read", path, error);
@@ -322,6 +348,51 @@ mod tests {
         let last = held.places[0];
         assert_eq!((last.time, last.start, held.bytes.len()), (165, 0, 4));
         assert_eq!(held.bytes, 2_u32.to_ne_bytes());
+    }
+
+    /// Opens 100 buffers of a made tree; returns how many are open, or the error.
+    fn opened() -> Result<usize, String> {
+        let root = tempfile::tempdir().unwrap();
+        let header = include_str!("../../tests/tracefs_6_18/header_page");
+        std::fs::create_dir(root.path().join("events")).unwrap();
+        std::fs::write(root.path().join("events/header_page"), header).unwrap();
+        for cpu in 0..100 {
+            let directory = root.path().join(format!("per_cpu/cpu{cpu}"));
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("trace_pipe_raw"), "").unwrap();
+        }
+        let stream = Stream::open(root.path(), root.path());
+        stream
+            .map(|it| it.cpus())
+            .map_err(|error| error.to_string())
+    }
+
+    // Symptom: "Too many open files" from about 1,010 CPUs on. Method: this test again, in processes
+    // with a soft limit of 64 files, and with a hard one.
+    #[test]
+    fn buffers_of_more_cpus_than_the_limit_on_files_are_opened() {
+        const EXPECTED: &str = "EXPECTED_OF_BUFFERS";
+        let name =
+            "tracefs::stream::tests::buffers_of_more_cpus_than_the_limit_on_files_are_opened";
+        match std::env::var(EXPECTED).as_deref() {
+            Ok("opened") => assert_eq!(opened(), Ok(100)),
+            Ok(_) => {
+                let said = opened().unwrap_err();
+                assert!(said.contains("ulimit -n") && said.contains("100"), "{said}");
+            }
+            Err(_) => {
+                for (limit, expected) in [("-S -n", "opened"), ("-n", "refused")] {
+                    let mut child = std::process::Command::new("sh");
+                    let limited = format!("ulimit {limit} 64 && exec \"$0\" --exact {name}");
+                    child.arg("-c").arg(limited);
+                    child.arg(std::env::current_exe().unwrap());
+                    let output = child.env(EXPECTED, expected).output().unwrap();
+                    let said = String::from_utf8_lossy(&output.stdout);
+                    assert!(output.status.success(), "{said}");
+                    assert!(said.contains("1 passed"), "{said}");
+                }
+            }
+        }
     }
 
     #[test]
