@@ -59,15 +59,22 @@ pub(crate) fn of_panic(message: &str) -> Option<String> {
 
 /// Returns the remedy if the error comes from a limit of the process.
 fn remedy(error: &io::Error) -> Option<String> {
-    let code = error.raw_os_error()?;
-    if code == Errno::AGAIN.raw_os_error() {
-        return Some(of_threads());
+    let raise = |resource, limited: &str| {
+        let limit = Bytes(getrlimit(resource).current?);
+        Some(format!("{limited}, which is {limit}: raise it"))
+    };
+    match Errno::from_io_error(error)? {
+        Errno::AGAIN => Some(of_threads()),
+        Errno::NOMEM => raise(
+            Resource::As,
+            "address space is limited by RLIMIT_AS (`ulimit -v`)",
+        ),
+        Errno::FBIG => raise(
+            Resource::Fsize,
+            "the size of files is limited by RLIMIT_FSIZE (`ulimit -f`)",
+        ),
+        _ => None,
     }
-    let limit = getrlimit(Resource::As).current?;
-    (code == Errno::NOMEM.raw_os_error()).then(|| {
-        let limit = Bytes(limit);
-        format!("address space is limited by RLIMIT_AS (`ulimit -v`), which is {limit}: raise it")
-    })
 }
 
 /// Describes the limits on threads.

@@ -27,8 +27,9 @@ mod top;
 mod trace_arg;
 mod watch;
 
+use std::io;
 use std::panic;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -97,8 +98,18 @@ enum Command {
 fn parsed() -> Arguments {
     let command = Arguments::command();
     let command = command.mut_subcommands(|command| command.allow_negative_numbers(true));
-    let mut matches = command.get_matches();
-    Arguments::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit())
+    let matches = command.try_get_matches();
+    let parsed = matches.and_then(|mut it| Arguments::from_arg_matches_mut(&mut it));
+    parsed.unwrap_or_else(|error| {
+        let status = match error.print() {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                complain(format_args!("cannot write the help: {e}"));
+                2
+            }
+            _ => error.exit_code(),
+        };
+        process::exit(status)
+    })
 }
 
 fn main() -> ExitCode {

@@ -110,6 +110,18 @@ fn a_killed_run_does_not_hurt_the_next() {
     }
 }
 
+// Symptom: help that could not be written, as on a full disk, ended with status 0.
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for arguments in [&["--help"][..], &["curve", "--help"], &["--version"]] {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = highwater(arguments).stdout(full).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains("No space left"), "{arguments:?}: {said}");
+    }
+}
+
 /// Goal: damage to the data file is found and ends with status 1. Method: the trace cycles through
 /// more pages than fit the capacity; while the run waits for the second round, overwrite a byte of
 /// every page of its data file.

@@ -411,7 +411,7 @@ fn a_full_disk_is_an_error() {
     data(&bench);
     let traces = [
         ("/dev/full", "No space left on device"),
-        ("trace.hwt", "File too large"),
+        ("trace.hwt", "`ulimit -f`"),
     ];
     for (trace, reason) in traces {
         let output = Command::new("sh")

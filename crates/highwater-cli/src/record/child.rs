@@ -40,8 +40,8 @@ pub(crate) fn wait_and_exec(arguments: &WaiterArguments) -> Exit {
     Exit::Unusable
 }
 
-/// How long a command that runs has to end after SIGTERM, where the recorder fails. Chosen: as long
-/// as container engines give it.
+/// How long a command that runs has to end after SIGTERM, where the time is over or the recorder
+/// fails. Chosen: as long as container engines give it.
 const TIME_TO_END: Duration = Duration::from_secs(10);
 
 /// A command that waits, or runs. Dropped before its end, it is told to end, and then killed.
@@ -124,9 +124,14 @@ impl Recorded {
     }
 
     /// Ends a command that still runs and waits; returns the failure of a command that ended by
-    /// itself. It gets the recorder's signal, or else SIGTERM; but none if it has one from the
-    /// terminal: programs take a second SIGINT for the wish to end at once.
-    pub(super) fn end(mut self, by: EndedBy) -> io::Result<Option<String>> {
+    /// itself. It gets the recorder's signal, or else SIGTERM, and is killed if it ignores that; but
+    /// none if it has one from the terminal: programs take a second SIGINT for the wish to end at
+    /// once.
+    pub(super) fn end(self, by: EndedBy) -> io::Result<Option<String>> {
+        self.end_within(TIME_TO_END, by)
+    }
+
+    fn end_within(mut self, time: Duration, by: EndedBy) -> io::Result<Option<String>> {
         if self.has_ended()? {
             // Ctrl-C at a terminal reaches the command too.
             let is_ours = by != EndedBy::Nothing;
@@ -135,8 +140,14 @@ impl Recorded {
         let signal = match by {
             EndedBy::Terminal => None,
             EndedBy::Signal(number) => Signal::from_named_raw(number.into()),
-            EndedBy::Nothing => Some(Signal::TERM),
+            EndedBy::Nothing => None,
         };
+        if by == EndedBy::Nothing && !self.ends_within(time) {
+            complain(format_args!(
+                "the command goes on after SIGTERM: it is killed"
+            ));
+            self.child.kill()?;
+        }
         if let Some(signal) = signal {
             // It may end in between, and then there is no process to tell.
             let _ = kill_process(self.pid, signal);
@@ -146,11 +157,10 @@ impl Recorded {
     }
 
     /// Tells a command that runs to end; returns whether it did in time.
-    fn ends_in_time(&mut self) -> bool {
-        complain(format_args!("the command is told to end, by SIGTERM"));
+    fn ends_within(&mut self, time: Duration) -> bool {
         let is_told = kill_process(self.pid, Signal::TERM).is_ok();
         let begin = Instant::now();
-        while is_told && begin.elapsed() < TIME_TO_END {
+        while is_told && begin.elapsed() < time {
             if self.has_ended().unwrap_or(true) {
                 return true;
             }
@@ -162,8 +172,14 @@ impl Recorded {
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        if self.status.is_some() || self.is_released && self.ends_in_time() {
+        if self.status.is_some() {
             return;
+        }
+        if self.is_released {
+            complain(format_args!("the command is told to end, by SIGTERM"));
+            if self.ends_within(TIME_TO_END) {
+                return;
+            }
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -187,4 +203,32 @@ fn is_executable(name: &str) -> bool {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::process::Stdio;
+
+    use super::*;
+
+    // Symptom: a recording of so many seconds waited for ever for a command that ignores SIGTERM.
+    // Method: one that has said so; no time to end.
+    #[test]
+    fn a_command_that_ignores_sigterm_is_killed() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' TERM; echo; exec cat"]);
+        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let (_open, mut said) = (child.stdin.take(), child.stdout.take().unwrap());
+        said.read_exact(&mut [0]).unwrap();
+        let recorded = Recorded {
+            pid: Pid::from_child(&child),
+            child,
+            is_released: true,
+            status: None,
+        };
+        let ended = recorded.end_within(Duration::ZERO, EndedBy::Nothing);
+        assert_eq!(ended.unwrap(), None);
+    }
 }

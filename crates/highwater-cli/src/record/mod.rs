@@ -20,8 +20,8 @@ use indicatif::HumanCount;
 use thiserror::Error;
 
 use crate::Exit;
-use crate::limits;
-use crate::output::{Product, complain, print, with_causes};
+use crate::limits::{self, with_remedy};
+use crate::output::{Product, complain, print};
 use crate::signals::{Origins, Signals};
 use crate::watch::watched;
 
@@ -172,7 +172,7 @@ pub(crate) fn run(arguments: &RecordArguments) -> Exit {
     let control = Control::default();
     let mut recorder = match Recorder::prepare(arguments) {
         Ok(recorder) => recorder,
-        Err(error) => return unusable(format_args!("{}", with_causes(&error))),
+        Err(error) => return unusable(format_args!("{}", with_remedy(&error))),
     };
     let recorded = watched(&control, message, &signals, || recorder.run(&control));
     let result = match recorded {
@@ -186,7 +186,7 @@ pub(crate) fn run(arguments: &RecordArguments) -> Exit {
     };
     match result {
         Ok(summary) => report(arguments, &summary),
-        Err(error) => unusable(format_args!("{}", with_causes(&error))),
+        Err(error) => unusable(format_args!("{}", with_remedy(&error))),
     }
 }
 

@@ -240,8 +240,7 @@ impl Target {
             return Ok(Self::Cgroup(path.clone()));
         }
         if arguments.command.is_empty() {
-            let is_gone = |pid: &&u32| fs::metadata(format!("/proc/{pid}")).is_err();
-            return match arguments.pid.iter().find(is_gone) {
+            return match arguments.pid.iter().find(|pid| is_over(**pid)) {
                 Some(pid) => Err(RecordError::NoProcess(*pid)),
                 None => Ok(Self::Processes(arguments.pid.clone())),
             };
@@ -270,12 +269,24 @@ impl Target {
             // A failure to wait means that there is no child to wait for.
             Self::Command(Some(command)) => command.has_ended().unwrap_or(true),
             Self::Command(None) => true,
-            Self::Processes(roots) => roots
-                .iter()
-                .all(|root| fs::metadata(format!("/proc/{root}")).is_err()),
+            Self::Processes(roots) => roots.iter().copied().all(is_over),
             Self::Cgroup(path) => !path.exists(),
         }
     }
+}
+
+/// Returns whether a process is gone, or has ended and waits for its parent (a zombie). A first
+/// thread that has ended looks the same, but for other threads.
+fn is_over(process: u32) -> bool {
+    let Ok(stat) = fs::read(format!("/proc/{process}/stat")) else {
+        return true;
+    };
+    let mut behind_name = stat.rsplit(|byte| *byte == b')');
+    let state = behind_name
+        .next()
+        .and_then(|it| it.trim_ascii_start().first());
+    let tasks = || fs::read_dir(format!("/proc/{process}/task"));
+    matches!(state, Some(b'Z' | b'X')) && tasks().map_or(0, Iterator::count) <= 1
 }
 
 /// Returns the first lines of the trace.
@@ -317,4 +328,28 @@ fn roots_of_system() -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = std::env::split_paths(&path).collect();
     roots.extend(["/etc", "/lib", "/lib64", "/usr/lib"].map(PathBuf::from));
     roots
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    // Symptom: a recording of a process that had ended, and whose parent did not wait for it, went
+    // on for ever.
+    #[test]
+    fn a_zombie_is_over() {
+        let mut cat = Command::new("cat");
+        let mut child = cat.stdin(Stdio::piped()).spawn().unwrap();
+        assert!(!is_over(child.id()) && !is_over(std::process::id()));
+        drop(child.stdin.take());
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&child)), ended).unwrap();
+        assert!(is_over(child.id()));
+        child.wait().unwrap();
+        assert!(is_over(child.id()));
+    }
 }

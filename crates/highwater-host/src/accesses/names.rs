@@ -35,7 +35,8 @@ impl Names {
     /// Returns no files, with the device numbers of the file systems that are mounted now.
     #[must_use]
     pub fn of_mounts() -> Self {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&mounts);
         let device = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.dev());
         Self {
             devices: of_subvolumes(&mounts, device),
@@ -53,7 +54,9 @@ impl Names {
     /// trace them (`CAP_SYS_PTRACE`).
     pub fn learn_task(&mut self, task: u32) {
         self.learn_open_files(Path::new(&format!("/proc/{task}/fd")));
-        if let Ok(maps) = fs::read_to_string(format!("/proc/{task}/maps")) {
+        if let Ok(maps) = fs::read(format!("/proc/{task}/maps")) {
+            // Names may be of any bytes.
+            let maps = String::from_utf8_lossy(&maps);
             for (file, path) in maps.lines().filter_map(mapped_file) {
                 self.found
                     .entry(file)
@@ -194,6 +197,33 @@ mod tests {
         ] {
             assert_eq!(mapped_file(other), None, "{other}");
         }
+    }
+
+    // Symptom: a task that maps a file whose name is no UTF-8 had no mapped files. Method: a program
+    // of such a name, which the kernel maps before it runs.
+    #[test]
+    fn mapped_files_are_found_beside_names_that_are_not_utf_8() {
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::process::CommandExt;
+        use std::process::{Command, Stdio};
+
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory
+            .path()
+            .join(std::ffi::OsStr::from_bytes(b"cat-\xff"));
+        let mut copy = Command::new("cp");
+        copy.arg("-L").arg("/bin/cat").arg(&program);
+        assert!(copy.status().unwrap().success());
+        let mut child = Command::new(&program);
+        child.arg0("cat").stdin(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut names = Names::default();
+        names.learn_task(child.id());
+        let found = names.found.values();
+        let mut lossy = found.map(|found| found.path.to_string_lossy().into_owned());
+        assert!(lossy.any(|path| path.contains("cat-\u{fffd}")));
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     /// Goal: files of a subvolume are found by the device of its file system. Method: a subvolume

@@ -103,7 +103,7 @@ pub enum ReplayError {
     },
     /// A page that the tenant's file cannot hold.
     #[error(
-        "tenant `{tenant}`: page {page} does not fit a file of {pages} pages, the longest that the file system takes; name a directory on another file system with `--dir`"
+        "tenant `{tenant}`: page {page} does not fit a file of {pages} pages, the longest that the file system and RLIMIT_FSIZE (`ulimit -f`) allow: raise the limit, or name a directory on another file system with `--dir`"
     )]
     PageBeyondFile {
         /// The tenant.
