@@ -155,6 +155,27 @@ fn too_many_are_written_back_oldest_first() {
     hw.check_invariants();
 }
 
+// Symptom: with `dirty_writeback_centisecs` 0, a run for need wrote all pages for their age.
+#[test]
+fn a_run_for_need_writes_no_page_for_its_age() {
+    let by_need = tunables()
+        .with("dirty_writeback_centisecs", 0)
+        .and_then(|tunables| tunables.with("dirty_expire_centisecs", 1));
+    let hw = build(by_need.expect("in range"), Background::Thread);
+    let storage = TestFile::new(PAGES);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    (300..350).for_each(|page| write(&map, page));
+    std::thread::sleep(Duration::from_millis(25));
+    (0..51).for_each(|page| write(&map, page));
+    while counter(&hw, "nr_written") == 0 {
+        std::thread::yield_now();
+    }
+    // Waits for the end of the run.
+    hw.check_invariants();
+    assert_eq!(counter(&hw, "nr_dirty"), 100);
+    assert_eq!(taken(&storage), [300], "the first of the oldest");
+}
+
 #[test]
 fn writers_keep_to_the_limit() {
     // Goal: no more than `dirty_ratio`, 20 % of 1,000, is dirty while storage takes pages, also

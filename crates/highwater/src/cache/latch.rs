@@ -75,7 +75,9 @@ impl<M: MemoryRef> WriteLatch<M> {
         Self { frame, is_marked }
     }
 
-    fn pfn(&self) -> Pfn {
+    /// Returns the page's frame.
+    #[must_use]
+    pub fn pfn(&self) -> Pfn {
         self.frame.frame().pfn()
     }
 

@@ -28,7 +28,7 @@ use crate::cache::{DirtyPressure, WriteBack, WriteBackOutcome};
 use crate::frame::Tunables;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell, Woken};
-use crate::units::Pages;
+use crate::units::{Pages, Pfn};
 
 static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
 
@@ -257,7 +257,7 @@ impl Manager {
     pub(crate) fn writeback_tick(&self) -> Pages {
         self.core().reclaim.note_writer();
         self.core().reap_closing();
-        self.core().write_back_what_is_due()
+        self.core().write_back_what_is_due(WriterWake::ByTheClock)
     }
 }
 
@@ -275,15 +275,16 @@ impl Core {
         loop {
             let interval = self.writeback_interval();
             let left = || interval.map(|interval| (begun + interval).saturating_sub(self.now()));
-            match self.writeback.wait(left) {
+            let wake = self.writeback.wait(left);
+            match wake {
                 WriterWake::ToEnd => return,
-                WriterWake::ByNeed => _ = self.write_back_what_is_due(),
+                WriterWake::ByNeed => {}
                 WriterWake::ByTheClock => {
                     begun = self.now();
                     self.reap_closing();
-                    self.write_back_what_is_due();
                 }
             }
+            self.write_back_what_is_due(wake);
             self.writeback.note(|state| {
                 debug_assert!(state.is_running, "a run that ends has begun");
                 state.is_running = false;
@@ -297,14 +298,18 @@ impl Core {
         if interval.is_some_and(|interval| now >= *written_at + interval) {
             *written_at = now;
             self.reap_closing();
-            self.write_back_what_is_due();
+            self.write_back_what_is_due(WriterWake::ByTheClock);
         }
     }
 
-    fn write_back_what_is_due(&self) -> Pages {
+    /// Writes back the pages that exceed the limits, and by the clock first those that are old.
+    fn write_back_what_is_due(&self, wake: WriterWake) -> Pages {
         self.look_at_dirty_limits();
-        let expire = self.pool.tunables().dirty_expire_centisecs;
-        let mut written = self.write_back(WriteBack::Expired(expire)).nr_written;
+        let mut written = 0;
+        if wake == WriterWake::ByTheClock {
+            let expire = self.pool.tunables().dirty_expire_centisecs;
+            written = self.write_back(WriteBack::Expired(expire)).nr_written;
+        }
         while self.cache.dirty_pressure() != DirtyPressure::None && !self.writeback.is_cut_short() {
             let (background, _) = self.cache.dirty_limits();
             let too_many = self.cache.nr_dirty().saturating_sub(background);
@@ -363,14 +368,22 @@ impl Core {
             "write-back begins before writers wait: {background} of {limit}"
         );
         self.cache.set_dirty_limits(background, limit);
-        let centisecs = self.now().as_millis() / 10 % (1 << 32);
-        let centisecs = u32::try_from(centisecs).expect("reduced to 32 bits");
-        self.cache.set_dirty_clock(centisecs);
+        self.cache.set_dirty_clock(self.centisecs());
     }
 
-    /// Called when a page has become dirty: wakes write-back if dirty pages exceed a limit.
+    /// Returns the time as dirty pages have it.
+    fn centisecs(&self) -> u32 {
+        let now = self.now();
+        let centisecs = now.as_secs() * 100 + u64::from(now.subsec_millis()) / 10;
+        u32::try_from(centisecs % (1 << 32)).expect("reduced to 32 bits")
+    }
+
+    /// Called when a page has become dirty, under its latch: tells the cache the time, and wakes
+    /// write-back if dirty pages exceed a limit.
     #[cold]
-    pub(super) fn note_dirtied(&self) {
+    pub(super) fn note_dirtied(&self, pfn: Pfn) {
+        // The cache's clock may be old: there may be no runs by the clock.
+        self.cache.date_dirty(pfn, self.centisecs());
         if self.cache.dirty_pressure() != DirtyPressure::None {
             self.writeback.notify();
         }
