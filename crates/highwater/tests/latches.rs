@@ -129,6 +129,27 @@ fn tries_do_not_exceed_the_limit_of_dirty_pages() {
     map.write(1).unwrap()[8] = 1;
 }
 
+// Symptom: once dirty pages had exceeded their limit, clean pages were refused after a sync, too.
+#[test]
+fn tries_succeed_once_a_sync_has_written_the_dirty_pages() {
+    let hw = build(256);
+    let storage = TestFile::new(64);
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    let tries: [fn(&Mapping) -> bool; 3] = [
+        |map| map.try_write(0).is_some(),
+        |map| map.read_latched(0).unwrap().try_upgrade().is_ok(),
+        |map| map.read_optimistic(0).unwrap().try_write().is_some(),
+    ];
+    drop(map.read_latched(63).unwrap());
+    for is_taken in tries {
+        // One more than a fifth of the frames.
+        (0..52).for_each(|page| map.write(page).unwrap()[8] = 1);
+        assert!(map.try_write(63).is_none());
+        file.sync().unwrap();
+        assert!(is_taken(&map));
+    }
+}
+
 #[test]
 #[cfg(debug_assertions)]
 fn a_thread_that_would_wait_for_itself_panics() {

@@ -276,7 +276,11 @@ impl PageCache {
     /// is in no file, or dirty pages are below their limit.
     #[must_use]
     pub fn may_dirty_now(&self, key: PageKey, pfn: Pfn) -> bool {
-        !self.is_dirty_exceeded() || self.is_dirty(pfn) || key.file().kind().is_swap_backed()
+        !self.is_dirty_exceeded()
+            || self.is_dirty(pfn)
+            || key.file().kind().is_swap_backed()
+            // A sync lowers the count without a look at the limit.
+            || !self.look_at_dirty_limit()
     }
 
     /// Keeps a page that this thread has filled in its frame, as for a thread that waits for its
