@@ -23,6 +23,8 @@ use highwater::{Background, Backing, Bytes, FileBacking, FilePage, Manager, PAGE
 
 #[path = "../examples/engine/data_file.rs"]
 mod data_file;
+#[path = "engine/errors.rs"]
+mod errors;
 #[path = "../examples/engine/log.rs"]
 mod log;
 #[path = "../examples/engine/node.rs"]
@@ -306,51 +308,6 @@ fn segments_without_records_are_no_obstacle() {
     // A segment that goes on after records which are nowhere.
     std::fs::write(segment(99), [1]).unwrap();
     assert!(log::replay(dir.path(), |_, _| ()).is_err());
-}
-
-/// Storage whose next sync fails.
-#[derive(Debug)]
-struct FailsOnce(Arc<FileBacking>, AtomicBool);
-
-impl Backing for FailsOnce {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read_page(page, buf)
-    }
-
-    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
-        self.0.write_page(page, buf)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        match self.1.swap(false, Ordering::Relaxed) {
-            true => Err(io::Error::other("the system has dropped pages")),
-            false => self.0.sync(),
-        }
-    }
-}
-
-// Symptom: a checkpoint after one whose sync had failed shortened the log, which alone had what the
-// system may have dropped.
-#[test]
-fn no_checkpoint_follows_one_that_may_have_lost_pages() {
-    let dir = tempfile::tempdir().unwrap();
-    let hw = manager();
-    let storage = Arc::new(FailsOnce(storage(dir.path()), AtomicBool::new(false)));
-    let store = open(&hw, dir.path(), Arc::clone(&storage), append_only);
-    put(&store, 7).unwrap();
-    storage.1.store(true, Ordering::Relaxed);
-    assert!(store.checkpoint(Pages(1), || ()).is_err());
-    assert!(store.checkpoint(Pages(1), || ()).is_err());
-    assert!(put(&store, 8).is_err());
-    assert_eq!(
-        log::replay(dir.path(), |_, _| ()).unwrap(),
-        3,
-        "the log has both"
-    );
 }
 
 // Symptom: a checkpoint began only when no transaction had come during a whole write of the log.

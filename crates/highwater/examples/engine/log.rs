@@ -225,8 +225,12 @@ impl Log {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the segments before the one that begins at `lsn`, oldest first.
+    /// Removes the segments before the one that begins at `lsn`, oldest first. After an error all
+    /// are kept.
     pub(crate) fn remove_before(&self, lsn: u64) -> io::Result<()> {
+        if let Some(kind) = self.tail().failed {
+            return Err(kind.into());
+        }
         for (first, path) in segments(&self.dir)? {
             if first < lsn {
                 fs::remove_file(path)?;

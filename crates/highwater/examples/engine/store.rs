@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, TryLockError};
 
 use highwater::WriteGate;
 use highwater::{
@@ -32,6 +32,8 @@ pub(crate) struct Store {
     tree: Tree,
     file: File,
     log: Arc<Log>,
+    /// Held during a checkpoint: another one would miss an error that only this one is told of.
+    checkpointing: Mutex<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,8 @@ pub(crate) enum StoreError {
     Conflict(u64),
     #[error("the value of key {0} has {1} bytes: at most {VALUE_MAX}")]
     TooLong(u64, usize),
+    #[error("a checkpoint is in progress: wait for its end")]
+    Checkpointing,
     #[error("the transaction has {0} keys: at most {KEYS_MAX}")]
     TooMany(usize),
     #[error(transparent)]
@@ -74,7 +78,12 @@ impl Store {
         let file = hw.open_backing(media.data, Access::ReadWrite)?;
         file.set_write_gate(Arc::clone(&log) as _);
         let tree = Tree::new(hw.space(group).map_file(&file, 0..file.pages())?);
-        Ok(Self { tree, file, log })
+        Ok(Self {
+            tree,
+            file,
+            log,
+            checkpointing: Mutex::new(()),
+        })
     }
 
     pub(crate) fn begin(&self) -> Transaction<'_> {
@@ -116,8 +125,14 @@ impl Store {
     }
 
     /// Shortens the log: pages that were changed before now are written back while transactions go
-    /// on, `at_a_time` of them between two calls of `pause`.
+    /// on, `at_a_time` of them between two calls of `pause`. One checkpoint at a time.
     pub(crate) fn checkpoint(&self, at_a_time: Pages, pause: impl Fn()) -> Result<(), StoreError> {
+        let _checkpointing = match self.checkpointing.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Checkpointing),
+            // A `pause` that panicked leaves nothing half done.
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+        };
         let redo = self.log.switch()?;
         let step = || {
             let redone = self.file.checkpoint(redo, at_a_time);
