@@ -310,9 +310,11 @@ pub(crate) fn replay(dir: &Path, mut visit: impl FnMut(u64, Record)) -> io::Resu
     let mut next = segments.first().map_or(1, |(first, _)| *first);
     sync_dir(dir)?;
     for (first, path) in segments {
-        // What a killed process wrote may be in the system's memory alone.
-        File::open(&path)?.sync_data()?;
-        let bytes = fs::read(path)?;
+        let bytes = fs::read(&path)?;
+        // What another process wrote may be in the system's memory alone, where it counts as
+        // durable if a sync has failed: written again, it is synced.
+        let mut file = File::options().write(true).open(path)?;
+        append_and_sync(&mut file, &bytes)?;
         match first {
             first if first == next => {}
             // Created for records that went elsewhere.

@@ -1,8 +1,10 @@
 //! Storage that fails: what the engine acknowledged stays in the log, and nothing else changes.
 
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use highwater::{Backing, FileBacking, FilePage, Pages};
 
@@ -71,4 +73,27 @@ fn no_checkpoint_goes_on_beside_one_that_may_have_lost_pages() {
     });
     assert!(outer.is_err());
     assert!(segments().starts_with(&before), "{:?}", segments());
+}
+
+// Symptom: recovery took records for durable that a failed sync of the log had left in the system's
+// memory alone, where they count as written. Method: it has written the segments again.
+#[test]
+fn recovery_writes_the_log_before_it_syncs_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let hw = manager();
+    let store = open(&hw, dir.path(), storage(dir.path()), append_only);
+    (0..4).for_each(|key| put(&store, key).unwrap());
+    drop(store);
+    let [(_, path)] = &log::segments(dir.path()).unwrap()[..] else {
+        panic!("one segment");
+    };
+    let bytes = fs::read(path).unwrap();
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    log::replay(dir.path(), |_, _| ()).unwrap();
+    assert_ne!(
+        file.metadata().unwrap().modified().unwrap(),
+        SystemTime::UNIX_EPOCH
+    );
+    assert_eq!(fs::read(path).unwrap(), bytes);
 }
