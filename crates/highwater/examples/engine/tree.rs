@@ -230,8 +230,9 @@ impl Tree {
         if first == self.map.pages() {
             return Err(TreeError::Full(first));
         }
+        let page = self.write(first)?;
         node::set_first_unused(&mut meta.page, first + 1);
-        Ok((meta, self.write(first)?))
+        Ok((meta, page))
     }
 }
 

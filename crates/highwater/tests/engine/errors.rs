@@ -3,16 +3,25 @@
 use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use highwater::{Backing, FileBacking, FilePage, Pages};
+use highwater::{Backing, FileBacking, FilePage, Manager, Pages};
 
-use super::{append_only, log, manager, open, put, storage};
+use super::log::{self, Change};
+use super::node::{META, Node};
+use super::{MEMORY, append_only, manager, open, put, storage};
 
 /// Storage whose next sync fails.
 #[derive(Debug)]
 struct FailsOnce(Arc<FileBacking>, AtomicBool);
+
+/// Storage that cannot read a page.
+#[derive(Debug)]
+struct Unreadable {
+    file: Arc<FileBacking>,
+    page: AtomicU64,
+}
 
 impl Backing for FailsOnce {
     fn len(&self) -> u64 {
@@ -32,6 +41,27 @@ impl Backing for FailsOnce {
             true => Err(io::Error::other("the system has dropped pages")),
             false => self.0.sync(),
         }
+    }
+}
+
+impl Backing for Unreadable {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        match page.0 == self.page.load(Ordering::Relaxed) {
+            true => Err(io::Error::from_raw_os_error(5 /* EIO */)),
+            false => self.file.read_page(page, buf),
+        }
+    }
+
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        self.file.write_page(page, buf)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
     }
 }
 
@@ -96,4 +126,30 @@ fn recovery_writes_the_log_before_it_syncs_it() {
         SystemTime::UNIX_EPOCH
     );
     assert_eq!(fs::read(path).unwrap(), bytes);
+}
+
+// Symptom: a split that could not read its new page counted it as used, without a record.
+#[test]
+fn a_split_that_fails_changes_no_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let hw = Manager::builder().capacity(MEMORY).build().unwrap();
+    let storage = Arc::new(Unreadable {
+        file: storage(dir.path()),
+        page: AtomicU64::new(2),
+    });
+    let store = open(&hw, dir.path(), Arc::clone(&storage), append_only);
+    let key = (0..1_000).find(|key| put(&store, *key).is_err()).unwrap();
+    assert_eq!(hw.snapshot().counter("nr_dirty"), 1, "the root");
+    storage.page.store(u64::MAX, Ordering::Relaxed);
+    put(&store, key).unwrap();
+    let mut unused = Vec::new();
+    log::replay(dir.path(), |_, record| {
+        for (number, change) in record {
+            if let (META, Change::Image(page)) = (number, change) {
+                unused.push(page.first_unused());
+            }
+        }
+    })
+    .unwrap();
+    assert_eq!(unused, [3, 4], "after pages 2 and 3");
 }
