@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::SIZES;
 use crate::units::{Bytes, Estimate};
 
 /// First bytes of every recording.
@@ -94,7 +95,7 @@ impl FileHeader {
         };
         let (crc, after) = input.0.split_first_chunk()?;
         let covered = &file[..file.len() - after.len() - crc.len()];
-        let is_ring = header.ring.is_multiple_of(ALIGN) && header.ring >= RECORD_HEAD as u64;
+        let is_ring = header.ring.is_multiple_of(ALIGN) && SIZES.contains(&Bytes(header.ring));
         (is_ring && u32::from_le_bytes(*crc) == crc32fast::hash(covered)).then_some(header)
     }
 }

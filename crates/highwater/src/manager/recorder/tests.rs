@@ -13,8 +13,8 @@ use std::path::Path;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber, subscriber};
 
-use super::format::RING_AT;
-use super::{Everything, Recorder, Recording};
+use super::format::{FileHeader, RING_AT};
+use super::{Everything, Recorder, Recording, RecordingError};
 use crate::manager::Manager;
 use crate::sync::{Arc, StatCell};
 use crate::units::Bytes;
@@ -191,4 +191,23 @@ fn records_behind_a_damaged_one_are_found_after_the_ring_wraps() {
         found.ends_with(&[*last - 3, *last - 2, *last - 1, *last]),
         "{found:?}"
     );
+}
+
+// Symptom: a reader looked for records in the 2^62 bytes of a damaged header, and did not end.
+#[test]
+fn a_ring_that_no_recorder_makes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.rec");
+    drop(marked(&path, |number, _| number == 1));
+    let bytes = fs::read(&path).unwrap();
+    let mut header = FileHeader::decode(&bytes).unwrap();
+    for ring in [1 << 62, (1 << 30) + 8, 40] {
+        header.ring = ring;
+        fs::write(&path, header.encode()).unwrap();
+        let refused = Recording::open(&path).unwrap_err();
+        assert!(
+            matches!(refused, RecordingError::Damaged { .. }),
+            "{refused}"
+        );
+    }
 }
