@@ -95,7 +95,8 @@ pub enum State {
     Ordinary,
     /// Stopped before all others, if it uses anything.
     First,
-    /// Already being stopped. While it uses anything, no other candidate is.
+    /// Already being stopped. While it uses anything, no other candidate is. Not read: what counts
+    /// is the upper bound of its usage.
     Dying,
     /// Left out of this selection.
     Spared,

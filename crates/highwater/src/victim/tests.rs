@@ -166,6 +166,28 @@ fn who_is_being_stopped_is_waited_for() {
 }
 
 #[test]
+fn a_group_that_is_being_stopped_and_holds_only_tokens_is_not_waited_for() {
+    // Goal: a marked group is waited for while it uses a byte, and not for the tokens that it
+    // parks. Method: mark two groups, end their charges one after the other.
+    let (tree, groups, mut charges) = tree_with(&[10, 20, 500]);
+    let waits_for = || match decide(&tree.root(), &[]) {
+        Decision::Wait { dying, .. } => Some(dying.id()),
+        _ => None,
+    };
+    groups[0].mark_oom_victim();
+    groups[1].mark_oom_victim();
+    assert_eq!(waits_for(), Some(groups[1].id()), "uses more");
+    drop(charges.remove(1));
+    assert_eq!(waits_for(), Some(groups[0].id()));
+    drop(charges.remove(0));
+    assert_eq!(groups[0].usage_precise(), Bytes::ZERO);
+    assert!(groups[0].usage().high > Bytes::ZERO, "tokens are parked");
+    assert_eq!(waits_for(), None);
+    let victim = choose(&tree.root(), &[]).unwrap();
+    assert_eq!(victim.group.id(), groups[2].id());
+}
+
+#[test]
 fn a_later_group_of_the_same_number_begins_anew() {
     // Goal: settings and sparing end with their group. Method: remove and create until the number
     // is reused.

@@ -19,7 +19,8 @@ use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
 pub struct LeafGroup {
     /// The group's key.
     pub key: GroupKey,
-    /// Its usage: [`GroupNode::usage`].
+    /// Its usage: [`GroupNode::usage`]; exact for a group that is being stopped, unless it
+    /// changes throughout the read.
     pub usage: Estimate<Bytes>,
     /// Its preference as a victim.
     pub oom_score_adj: OomScoreAdj,
@@ -68,7 +69,8 @@ impl GroupTree {
     /// # Cost
     ///
     /// Takes the tree's lock for reading, and for each group an uncontended lock of its own and ten
-    /// loads; for each parked slot four. O(groups in the subtree); up to 8 times that below a group
+    /// loads; for each parked slot four; for each group that is being stopped as
+    /// [`GroupNode::usage_precise`]. O(groups in the subtree); up to 8 times that below a group
     /// whose children change meanwhile. No allocation.
     pub fn for_each_leaf(&self, top: &GroupNode, visit: &mut dyn FnMut(&LeafGroup)) {
         let groups = self.groups();
@@ -99,9 +101,15 @@ impl Groups {
         let dying = dying.or(is_oom_victim.then_some(key));
         for _ in 0..LOOKS_MAX {
             if !self.has_children(shape, id) {
+                // Tokens are nothing to wait for, and an estimate does not tell them from usage.
+                let exact = dying.map(|_| self.account_within(shape, id));
+                let exact = exact.filter(|account| account.is_exact);
                 let leaf = LeafGroup {
                     key,
-                    usage: self.usage_bounds(id),
+                    usage: exact.map_or_else(
+                        || self.usage_bounds(id),
+                        |account| Estimate::exact(account.used),
+                    ),
                     oom_score_adj,
                     is_oom_victim: dying.is_some(),
                 };

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::group::state::{CELL_MAX, Cell, Groups, Slot, Words};
+use crate::group::state::{CELL_MAX, Cell, Groups, Slot, TreeShape, Words};
 use crate::units::{Bytes, Estimate, GroupId};
 
 /// A breakdown of the bytes that a group and its descendants have reserved, at one moment.
@@ -129,15 +129,19 @@ impl Groups {
 
     /// See [`GroupNode::account`](crate::group::GroupNode::account).
     pub(in crate::group) fn account(&self, group: GroupId) -> Account {
+        self.account_within(&self.read_shape(), group)
+    }
+
+    /// Like [`account`](Self::account), for a caller that holds the tree's lock.
+    pub(in crate::group) fn account_within(&self, shape: &TreeShape, group: GroupId) -> Account {
         /// Chosen: each costs one pass; a subtree that changes during this many passes is busy, and
         /// the caller not merely unlucky.
         const PASSES: usize = 16;
-        let shape = self.read_shape();
-        let mut before = self.look(&shape, group);
+        let mut before = self.look(shape, group);
         let mut account = Account::default();
         for _ in 0..PASSES {
             let balance = self.slot(group).ledger.balance();
-            let pass = self.look(&shape, group);
+            let pass = self.look(shape, group);
             account = Account {
                 reserved: Bytes(balance.reserved),
                 used: Bytes(balance.reserved.saturating_sub(pass.tokens)),
