@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -356,4 +357,36 @@ fn a_charge_with_a_deadline_in_the_past_tries_once() {
     }
     drop(rest);
     drop(root.charge(Bytes(200)).unwrap());
+}
+
+#[test]
+fn a_program_that_uncharges_twice_does_not_disable_reclaim() {
+    // Goal: the panic that reports a wrong count of one group leaves nothing in flight: refusals
+    // elsewhere are proven, and a full root evicts. Method: uncharge bytes of one group twice, and
+    // charge another up to the root's maximum, which takes back what the first has parked. Then
+    // ask for too much, and read more pages than fit.
+    for spilled in [Bytes::ZERO, Bytes::kib(300)] {
+        let hw = manager(256);
+        let (a, b) = (group(&hw, "a", 256), group(&hw, "b", 256));
+        a.try_charge_disowned(Bytes(600)).unwrap();
+        a.uncharge(Bytes(600));
+        let panics = |act: &dyn Fn()| catch_unwind(AssertUnwindSafe(act)).is_err();
+        let all = || b.try_charge(Pages(256).bytes()).map(drop);
+        match spilled {
+            // Parked: noticed by the thread that takes it back.
+            Bytes::ZERO => {
+                a.uncharge(Bytes(600));
+                assert!(panics(&|| all().unwrap()));
+            }
+            spilled => assert!(panics(&|| a.uncharge(spilled))),
+        }
+        if let Err(failed) = all() {
+            let refusal = &failed.refusal;
+            assert!(matches!(refusal, ChargeError::OverMax { .. }), "{failed}");
+        }
+        let (_file, map) = mapped(&hw, &TestFile::new(512), Access::ReadOnly);
+        for page in 0..512 {
+            assert_eq!(map.read(&hw.enter(), page).unwrap().len(), 4096);
+        }
+    }
 }

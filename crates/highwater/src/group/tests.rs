@@ -1,5 +1,7 @@
 //! The arithmetic of the token word, and the promises of single operations.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::state::{CELL_MAX, Cell, GRANT_MAX, Word};
 use super::{
     ChargeError, ChildError, DEPTH_MAX, GroupNode, GroupTree, Limits, MaxError, NodeCharge,
@@ -288,4 +290,26 @@ fn a_forced_charge_to_a_closed_group_excludes_no_charge() {
     drop((waits, held));
     root.tree().check_invariants();
     assert_eq!(root.usage_precise(), Bytes::ZERO);
+}
+
+// Goal: bytes that are returned but were never charged panic and change nothing: neither what is
+// reserved, nor the maximum, nor the mark of waiting charges. Method: return them thrice, so that
+// any carry between the parts of the ledger's word would show.
+#[test]
+fn bytes_returned_that_were_never_charged_change_nothing() {
+    let tree = GroupTree::new(1);
+    let group = tree.root().child("a", Limits::max(Bytes(100))).unwrap();
+    let held = group.try_charge(Bytes(10)).unwrap();
+    for _ in 0..3 {
+        let returned = catch_unwind(AssertUnwindSafe(|| group.uncharge_to_parent(Bytes::mib(1))));
+        assert!(returned.is_err());
+        assert_eq!(group.usage_precise(), Bytes(10));
+        assert_eq!((group.limits().max, group.debt()), (Bytes(100), Bytes(0)));
+        assert!(group.try_charge(Bytes(91)).is_err());
+        drop(group.try_charge(Bytes(90)).unwrap());
+    }
+    drop(held);
+    group.set_max(Bytes(50)).unwrap();
+    assert!(group.try_charge(Bytes(51)).is_err());
+    tree.check_invariants();
 }

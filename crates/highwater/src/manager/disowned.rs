@@ -47,14 +47,15 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// While the CPU's word has room, one step on a line that only this CPU writes. Never waits for
-    /// a lock.
+    /// While the CPU's word has room, one step on a line that only this CPU writes. Waits for a
+    /// lock, and calls wakers of other tasks, only while a charge waits at the group or above it.
     ///
     /// # Panics
     ///
-    /// When more is uncharged than the group and its descendants hold. A program that uncharges
-    /// what it has not disowned takes those bytes from other charges of the group, whose drop then
-    /// panics.
+    /// When more is uncharged than the group and its descendants hold. Up to 224 KiB too much are
+    /// kept for later charges, as others are: then the thread panics that takes them back, which
+    /// may be one that charges another group. A program that uncharges what it has not disowned
+    /// takes those bytes from other charges of the group, whose drop then panics.
     ///
     /// # Examples
     ///

@@ -140,13 +140,15 @@ impl GroupNode {
     /// # Cost
     ///
     /// While the CPU's word has room: one step on a line that only this CPU writes, as for charges.
-    /// Otherwise, at most once per 112 KiB, one on a line of each ancestor. Never waits for a lock.
+    /// Otherwise, at most once per 112 KiB, one on a line of each ancestor. Waits for a lock, and
+    /// calls wakers, only while a charge waits at the group or above it.
     ///
     /// # Panics
     ///
     /// When more bytes are returned to the ancestors than they hold: the caller uncharged bytes
-    /// that were never charged. Debug builds also notice a handle whose bytes are all uncharged
-    /// already.
+    /// that were never charged. Where they were parked first, the thread that takes them back
+    /// panics, which may charge another group. Debug builds also notice a handle whose bytes are
+    /// all uncharged already.
     #[inline]
     pub fn uncharge(&self, bytes: Bytes) {
         self.uncharge_as(ActingCpu::Here, bytes);

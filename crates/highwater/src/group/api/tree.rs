@@ -178,7 +178,7 @@ impl GroupTree {
     ///
     /// # Cost
     ///
-    /// As [`GroupNode::uncharge`]; no reference count, no lock.
+    /// As [`GroupNode::uncharge`]; no reference count.
     ///
     /// # Panics
     ///

@@ -37,7 +37,7 @@
 //! outnumber the CPUs, with few active CPUs the grants need not be small.
 
 use crate::group::error::ChargeError;
-use crate::group::state::{ActingCpu, Cell, GRANT_MAX, GroupKey, Groups, Slot, Word};
+use crate::group::state::{ActingCpu, Cell, Ending, GRANT_MAX, GroupKey, Groups, Slot, Word};
 use crate::units::{Bytes, GroupId};
 
 use super::outcome::{Attempts, Refilled, Refusal};
@@ -132,7 +132,8 @@ impl Groups {
         }
     }
 
-    /// Uncharges `bytes` of the group. Takes no lock that it would have to wait for.
+    /// Uncharges `bytes` of the group. Waits for no lock, unless a charge waits at the group or
+    /// above it: then for that of the wait queues.
     pub(in crate::group) fn uncharge(&self, id: GroupId, actor: ActingCpu, bytes: u64) {
         let slot = self.slot(id);
         let cell = &slot.words(slot.index(actor)).chain;
@@ -224,8 +225,8 @@ impl Groups {
         let granted = cell.update(|word| Some(word.granted(grant)));
         let rest = granted.map_or(grant, |before| grant - before.fit(grant));
         if rest > 0 {
+            let _ending = Ending(|| cell.end());
             self.give_back(id, rest);
-            cell.end();
         }
     }
 }

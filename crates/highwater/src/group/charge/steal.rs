@@ -10,7 +10,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::group::state::{Collect, Far, Groups, OpenCell, Site, TreeShape, Word};
+use crate::group::state::{Collect, Ending, Far, Groups, OpenCell, Site, TreeShape, Word};
 use crate::units::GroupId;
 
 impl Groups {
@@ -22,8 +22,9 @@ impl Groups {
         let (mut far, mut far_pass) = (Far::none(), Collect::default());
         // Stolen tokens are in flight at their word until they are given back.
         let give_back = |site, tokens, end: &dyn Fn()| {
+            let ending = Ending(end);
             self.give_back_at(site, tokens);
-            end();
+            drop(ending);
             match ledger.balance().room() >= bytes {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),

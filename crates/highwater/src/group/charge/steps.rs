@@ -48,8 +48,8 @@
 //! counter for each batch that it evicts; the proposal has no bound on what a CPU parks.
 
 use crate::group::state::{
-    ActingCpu, Balance, Cell, DEPTH_MAX, GRANT_MAX, GroupKey, Groups, Made, Site, Slot, TokenStock,
-    Word, Words,
+    ActingCpu, Balance, Cell, DEPTH_MAX, Ending, GRANT_MAX, GroupKey, Groups, Made, Site, Slot,
+    TokenStock, Word, Words,
 };
 use crate::units::GroupId;
 
@@ -256,14 +256,14 @@ impl Groups {
     /// Ends a parking that left `bytes` to the ledgers.
     fn spill(&self, site: Site, index: usize, bytes: u64) {
         if bytes > 0 {
-            self.give_back_at(site, bytes);
             let words = self.slot(site.id).words(index);
             let word = if site.is_own {
                 &words.own
             } else {
                 &words.chain
             };
-            word.end();
+            let _ending = Ending(|| word.end());
+            self.give_back_at(site, bytes);
         }
     }
 }

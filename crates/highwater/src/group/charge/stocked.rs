@@ -3,7 +3,7 @@
 //! The protocol and its invariant: `state/stock.rs`. The tree's lock for reading is proof that no
 //! other thread retires words or frees slots meanwhile.
 
-use crate::group::state::{Cell, Groups, Site, StockEntry, TokenStock, TreeShape, Word};
+use crate::group::state::{Cell, Ending, Groups, Site, StockEntry, TokenStock, TreeShape, Word};
 use crate::units::GroupId;
 
 /// A group replaces a colder one only if its own word has made more than this many times the steps
@@ -86,8 +86,8 @@ impl Groups {
     fn withdraw(&self, site: Site, cell: &Cell) -> bool {
         match cell.update(Word::withdrawn) {
             Ok(before) => {
+                let _ending = Ending(|| cell.end());
                 self.retired(site, before);
-                cell.end();
                 true
             }
             Err(word) => !word.is_live(),

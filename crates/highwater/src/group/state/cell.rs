@@ -557,6 +557,16 @@ impl Cell {
     }
 }
 
+/// Ends an operation by this call when it is dropped: also where a release panics, because the
+/// program has uncharged too much. Left in flight, it would make every refusal above unproven.
+pub(in crate::group) struct Ending<F: Fn()>(pub(in crate::group) F);
+
+impl<F: Fn()> Drop for Ending<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// A token word of another CPU, whose gate is up.
 pub(in crate::group) struct OpenCell<'a>(pub(in crate::group) Open<'a>);
 

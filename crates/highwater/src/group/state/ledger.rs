@@ -184,18 +184,25 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// When fewer are reserved: the caller uncharged bytes that were never charged.
+    /// When fewer are reserved, and releases nothing: bytes were uncharged that were never charged.
     #[must_use = "if true, the waiters must be woken"]
     pub(in crate::group) fn release(&self, bytes: u64) -> bool {
         // Pairs with `load` and `swap`. SeqCst: returned tokens leave "in flight" only afterwards,
         // and a refusal that reads the two in that order must see one of them.
         let old = self.word.fetch_sub(bytes, Ordering::SeqCst);
-        assert!(
-            reserved(old) >= bytes,
-            "{bytes} bytes uncharged where {} were charged",
-            reserved(old)
-        );
+        if reserved(old) < bytes {
+            self.refuse_release(bytes, reserved(old));
+        }
         old & WAITERS != 0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse_release(&self, bytes: u64, reserved: u64) -> ! {
+        // Pairs with `load` and `swap`; SeqCst as in `release`. Undoes its borrow from the mark and
+        // the version; a charge between the two finds no room.
+        self.word.fetch_add(bytes, Ordering::SeqCst);
+        panic!("{bytes} bytes uncharged where {reserved} were charged");
     }
 
     /// Marks that a charge waits for room. The caller holds the lock of the wait queues.

@@ -19,7 +19,7 @@ mod stock;
 mod tree;
 mod path;
 
-pub(super) use cell::{CELL_MAX, Cell, GRANT_MAX, Made, OpenCell, Site, Word, Words};
+pub(super) use cell::{CELL_MAX, Cell, Ending, GRANT_MAX, Made, OpenCell, Site, Word, Words};
 pub(super) use collect::Collect;
 pub(super) use far::Far;
 pub(super) use ledger::{Balance, RESERVED_MAX};
