@@ -62,7 +62,8 @@ pub enum ChargeError {
         group: GroupPath,
     },
     /// A thread that was charging or uncharging at the same time did not run again for a quarter of
-    /// a second, and the bytes it carries decide whether there is room. Try again.
+    /// a second, and the bytes it carries decide whether there is room. Try again. (A charge that
+    /// is polled in a handler does not pause, and is refused at once.)
     #[error(
         "group {group}: {requested} asked, overtaken in each of {attempts} attempts: try again"
     )]

@@ -412,3 +412,68 @@ fn the_group_furthest_above_its_high_decides_the_delay() {
         assert_eq!(lowest.throttle_delay(bytes), delay);
     }
 }
+
+/// Returns a full group, and the word of an operation below it that is in flight: as that of a
+/// thread which was stopped in the middle of a charge.
+fn full_with_one_in_flight(tree: &GroupTree) -> (GroupNode, super::NodeCharge) {
+    let group = child(&tree.root(), "full", Bytes::kib(4));
+    let held = group.try_charge(Bytes::kib(4)).expect("there is room");
+    let word = &group.slot().words(0).chain;
+    word.begin().expect("nothing else is in flight");
+    (group, held)
+}
+
+// Goal: while another thread stands still in mid-charge, a charge with room is granted, and one
+// without is refused as contended; once that thread has run, it is refused by proof. Method: an
+// operation in flight at a full group; charges before and after its end.
+#[test]
+fn a_refusal_is_contended_only_while_another_thread_stands_in_mid_charge() {
+    let tree = GroupTree::new(1);
+    let (group, mut held) = full_with_one_in_flight(&tree);
+    let one = || group.try_charge(Bytes(1));
+    let contended = one().unwrap_err();
+    assert_eq!(
+        contended.to_string(),
+        "group /full: 1 B asked, overtaken in each of 300 attempts: try again"
+    );
+    held.shrink(Bytes(1));
+    let granted = one().unwrap();
+    group.slot().words(0).chain.end();
+    let proven = one().unwrap_err();
+    assert!(matches!(proven, ChargeError::OverMax { .. }), "{proven}");
+    drop(granted);
+    drop(one().unwrap());
+    tree.check_invariants();
+}
+
+/// Returns how often this thread has slept.
+#[cfg(target_os = "linux")]
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok())
+        .expect("it is counted")
+}
+
+// Goal: a charge that is polled while another thread stands in mid-charge queues without a sleep.
+// Method: an operation in flight at a full group; count the times that the polling thread gives up
+// its CPU, which patient attempts do 260 times. (Page faults and the system's locks do it too.)
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn a_polled_charge_beside_one_in_flight_queues_without_a_sleep() {
+    let tree = GroupTree::new(1);
+    let (group, held) = full_with_one_in_flight(&tree);
+    let before = sleeps();
+    let mut waits = group.charge_wait(Bytes(1));
+    assert!(poll(&mut waits).is_pending());
+    assert!(sleeps() - before < 100, "{} sleeps", sleeps() - before);
+    assert_eq!(group.nr_waiting(), 1);
+    let refused = group.try_charge_polled(Bytes(1)).unwrap_err();
+    assert!(matches!(refused, ChargeError::Behind { .. }), "{refused}");
+    drop(held);
+    assert!(matches!(poll(&mut waits), Poll::Ready(Ok(_))));
+    group.slot().words(0).chain.end();
+    tree.check_invariants();
+}

@@ -243,7 +243,11 @@ impl ChargeWait {
     fn try_at_once(&mut self) -> Option<Result<Charge, ChargeFailed>> {
         debug_assert!(!self.is_refused, "a refused charge waits its turn");
         let (core, bytes) = (&self.shared.core, self.wait.bytes());
-        let mut outcome = self.node.try_charge_refilling(bytes);
+        let charge = match self.parks {
+            true => GroupNode::try_charge_refilling,
+            false => GroupNode::try_charge_polled,
+        };
+        let mut outcome = charge(&self.node, bytes);
         if let Err(ChargeError::OverMax {
             group,
             requested,
@@ -256,7 +260,7 @@ impl ChargeWait {
             self.refused_at.get_or_insert(core.now());
             let _stalled = Stalled::begin_part(core, &self.node);
             if self.search.reclaims(core, &target, bytes) == Some(true) {
-                outcome = self.node.try_charge_refilling(bytes);
+                outcome = charge(&self.node, bytes);
             }
         }
         match outcome {

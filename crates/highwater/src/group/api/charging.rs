@@ -60,6 +60,20 @@ impl GroupNode {
         Ok((NodeCharge::of(charged.0), charged.1))
     }
 
+    /// Like [`try_charge_refilling`](Self::try_charge_refilling), for a thread that polls: where
+    /// that pauses until other threads have run, it is [`ChargeError::Contended`] at once.
+    pub(crate) fn try_charge_polled(
+        &self,
+        bytes: Bytes,
+    ) -> Result<(NodeCharge, Refilled), ChargeError> {
+        let (groups, key, actor) = (self.groups(), self.key(), ActingCpu::Here);
+        let refilled = groups
+            .charge_polled(key, actor, bytes.0)
+            .map_err(|refusal| self.named(groups.refuse(key, refusal, bytes.0)))?;
+        let held = self.slot_ref().hold(self.slot().index(actor), bytes);
+        Ok((NodeCharge::of(held), refilled))
+    }
+
     /// Charges at `slot`, which is this group's; returns also what was reserved.
     pub(crate) fn charge_kept<K: Keeper>(
         &self,

@@ -204,9 +204,9 @@ impl NodeChargeWait {
                 return Poll::Pending;
             }
         } else {
-            match groups.charge_uncounted(key, self.actor, self.bytes.0) {
+            match groups.charge_polled(key, self.actor, self.bytes.0) {
                 Err(Refusal::Full { balance, .. }) if self.bytes <= balance.ceiling() => {}
-                Err(Refusal::Behind(_) | Refusal::Contended) => {}
+                Err(Refusal::Behind(_) | Refusal::Overtaken { .. }) => {}
                 outcome => return Poll::Ready(outcome.map(|_throttles_nobody| ())),
             }
         }

@@ -48,7 +48,7 @@ use crate::sync::Woken;
 use crate::units::GroupId;
 
 use super::escrow::take;
-use super::outcome::Refusal;
+use super::outcome::{Attempts, Refusal};
 use super::reserve::Way;
 
 impl Groups {
@@ -71,7 +71,7 @@ impl Groups {
                 decided => return decided,
             }
         }
-        match self.charge_slow(key, actor, bytes) {
+        match self.charge_slow(key, actor, bytes, Attempts::new()) {
             Ok(_throttles_nobody) => Ok(()),
             Err(Refusal::Removed) => Err(Refusal::Removed),
             Err(_) => self.force_above(key, bytes),

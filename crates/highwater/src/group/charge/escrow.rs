@@ -69,12 +69,13 @@ impl Groups {
         if self.take_by_steps(key, self.slot(key.id).index(actor), bytes) {
             return Ok(Refilled::NOTHING);
         }
-        self.charge_slow(key, actor, bytes)
+        self.charge_slow(key, actor, bytes, Attempts::new())
             .map_err(|refusal| self.refuse(key, refusal, bytes))
     }
 
-    /// Like [`Groups::charge`], without counting a refusal.
-    pub(in crate::group) fn charge_uncounted(
+    /// Like [`Groups::charge`], for a thread that polls: it does not pause for other threads. It
+    /// counts no refusal.
+    pub(in crate::group) fn charge_polled(
         &self,
         key: GroupKey,
         actor: ActingCpu,
@@ -84,18 +85,19 @@ impl Groups {
         if take(slot, key, slot.index(actor), bytes) {
             return Ok(Refilled::NOTHING);
         }
-        self.charge_slow(key, actor, bytes)
+        self.charge_slow(key, actor, bytes, Attempts::polled())
     }
 
-    /// Like [`Groups::charge_uncounted`], when the word does not suffice.
+    /// Charges within so many attempts, when the word does not suffice.
     pub(super) fn charge_slow(
         &self,
         key: GroupKey,
         actor: ActingCpu,
         bytes: u64,
+        attempts: Attempts,
     ) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
-        self.persist(key, bytes, |attempts| {
+        self.persist(key, bytes, attempts, |attempts| {
             let index = slot.index(actor);
             let is_taken = !attempts.is_fresh() && take(slot, key, index, bytes);
             if is_taken || self.take_by_steps(key, index, bytes) {
@@ -116,9 +118,9 @@ impl Groups {
         &self,
         key: GroupKey,
         bytes: u64,
+        mut attempts: Attempts,
         attempt: impl Fn(&Attempts) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let mut attempts = Attempts::new();
         loop {
             match attempt(&attempts) {
                 Ok(done) => return Ok(done),
@@ -127,7 +129,8 @@ impl Groups {
                 Err(proven) => return Err(proven),
             }
             if !attempts.wait() {
-                return Err(Refusal::Contended);
+                let attempts = attempts.made();
+                return Err(Refusal::Overtaken { attempts });
             }
         }
     }

@@ -35,13 +35,16 @@ pub(in crate::group) enum Refusal {
     /// The group to charge is removed.
     Removed,
     /// An attempt was overtaken: another charge decides alone, or 4,095 operations are in flight in
-    /// one word. A charge gives up when all of its attempts are.
+    /// one word.
     Contended,
+    /// All attempts of a charge were overtaken.
+    Overtaken { attempts: u32 },
 }
 
 /// How often a charge that is overtaken tries again, and how it waits.
 pub(in crate::group) struct Attempts {
     made: u32,
+    limit: u32,
 }
 
 impl Attempts {
@@ -49,8 +52,8 @@ impl Attempts {
     /// operation has usually ended by the next attempt, and deciding alone stops all other refills.
     #[cfg(not(loom))]
     const FREE: u32 = 8;
-    /// All attempts. Chosen: with the waits below about a quarter of a second, many time slices of
-    /// a thread that was preempted in flight.
+    /// All attempts of a charge that may pause. Chosen: with the waits below about a quarter of a
+    /// second, many time slices of a thread that was preempted in flight.
     #[cfg(not(loom))]
     const LIMIT: u32 = 300;
     #[cfg(loom)]
@@ -59,7 +62,22 @@ impl Attempts {
     const LIMIT: u32 = 100;
 
     pub(in crate::group) const fn new() -> Self {
-        Self { made: 0 }
+        Self {
+            made: 0,
+            limit: Self::LIMIT,
+        }
+    }
+
+    /// Attempts of a charge that is polled: those that need no pause, and none alone.
+    pub(super) const fn polled() -> Self {
+        Self {
+            made: 0,
+            limit: Self::FREE,
+        }
+    }
+
+    pub(super) fn made(&self) -> u32 {
+        self.made
     }
 
     /// Whether the next attempt is the first.
@@ -83,7 +101,7 @@ impl Attempts {
             9..40 => thread::yield_now(),
             _ => thread::sleep(std::time::Duration::from_millis(1)),
         }
-        self.made < Self::LIMIT
+        self.made < self.limit
     }
 }
 
@@ -120,11 +138,15 @@ impl Groups {
             Refusal::Removed => ChargeError::Removed {
                 group: self.path(key),
             },
-            Refusal::NoRoom { .. } | Refusal::Contended => ChargeError::Contended {
-                group: self.path(key),
-                requested,
-                attempts: Attempts::LIMIT,
-            },
+            Refusal::Overtaken { attempts } => self.overtaken(key, requested, attempts),
+            Refusal::NoRoom { .. } | Refusal::Contended => self.overtaken(key, requested, 1),
+        }
+    }
+    fn overtaken(&self, key: GroupKey, requested: Bytes, attempts: u32) -> ChargeError {
+        ChargeError::Contended {
+            group: self.path(key),
+            requested,
+            attempts,
         }
     }
 }

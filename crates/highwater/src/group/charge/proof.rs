@@ -54,7 +54,8 @@
 //! thread was preempted in the middle: lock and tree are opened, the charge yields and then sleeps.
 //! Operations in flight never wait for anything, so this ends when that thread runs; if it does not
 //! run for `Attempts::LIMIT` attempts, the charge fails:
-//! [`Contended`](crate::group::ChargeError::Contended).
+//! [`Contended`](crate::group::ChargeError::Contended). A charge that is polled never pauses: it
+//! makes `Attempts::FREE` attempts and then queues (`wait.rs`), where no proof is needed.
 
 use crate::group::state::{Balance, GroupKey, Groups, TreeShape};
 use crate::units::GroupId;

@@ -22,7 +22,7 @@
 use crate::group::state::{ActingCpu, Groups, Meta};
 use crate::units::GroupId;
 
-use super::outcome::Refusal;
+use super::outcome::{Attempts, Refusal};
 use super::reserve::Way;
 
 impl Groups {
@@ -52,7 +52,7 @@ impl Groups {
 
     /// Charges `bytes` to the groups on the way alone.
     fn charge_below(&self, way: Way, actor: ActingCpu, bytes: u64) -> Result<(), Refusal> {
-        self.persist(way.key, bytes, |attempts| {
+        self.persist(way.key, bytes, Attempts::new(), |attempts| {
             if attempts.is_over() {
                 self.charge_alone(way, bytes)
             } else {
