@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use crate::units::{Bytes, PAGE_BYTES, PAGE_SIZE};
+use super::reservation::system_page_bytes;
+use crate::units::{Bytes, PAGE_SIZE};
 
 /// Alignment that direct I/O on a file needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +131,7 @@ fn cachestat(file: &File) -> io::Result<Bytes> {
         )
     };
     match rc {
-        0 => Ok(Bytes(counts[0] * PAGE_BYTES)),
+        0 => Ok(of_system_pages(counts[0])),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -174,7 +175,11 @@ fn resident_of_mapping(file: &File) -> io::Result<Bytes> {
         pages += resident.iter().map(|byte| u64::from(byte & 1)).sum::<u64>();
         start += len as u64;
     }
-    Ok(Bytes(pages * PAGE_BYTES))
+    Ok(of_system_pages(pages))
+}
+
+fn of_system_pages(pages: u64) -> Bytes {
+    Bytes(pages * system_page_bytes().unwrap_or(PAGE_SIZE) as u64)
 }
 
 #[cfg(all(test, not(loom), not(miri)))]

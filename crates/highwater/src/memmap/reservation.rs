@@ -60,10 +60,28 @@ pub enum MapError {
 pub(super) fn memory_of_machine() -> Option<Bytes> {
     // SAFETY: asks for a number.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    let pages = u64::try_from(pages).ok()?;
+    let bytes = pages.checked_mul(system_page_bytes()? as u64)?;
+    Some(Bytes(bytes)).filter(|bytes| *bytes > Bytes(0))
+}
+
+/// Returns the size of the system's pages, by which it commits and takes back memory: 4 to 64 KiB;
+/// `None` if the system does not tell.
+pub(super) fn system_page_bytes() -> Option<usize> {
     // SAFETY: asks for a number.
-    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let (pages, page_bytes) = (u64::try_from(pages).ok()?, u64::try_from(page_bytes).ok()?);
-    Some(Bytes(pages.checked_mul(page_bytes)?)).filter(|bytes| *bytes > Bytes(0))
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+}
+
+/// Returns the pages of `granule` bytes that lie in a range as a whole; where there are none, an
+/// empty range at its start.
+fn whole_pages(bytes: &Range<usize>, granule: usize) -> Range<usize> {
+    let start = bytes.start.next_multiple_of(granule);
+    let end = bytes.end / granule * granule;
+    match start < end {
+        true => start..end,
+        false => bytes.start..bytes.start,
+    }
 }
 
 /// A page-aligned range of memory, unmapped when dropped.
@@ -72,6 +90,8 @@ pub struct Reservation {
     /// First byte handed out; aligned to [`HUGE_BYTES`].
     base: NonNull<u8>,
     pages: u32,
+    /// Size of the system's pages. madvise(2) rounds lengths up to it: to bytes of other frames.
+    granule: usize,
     /// The whole mapping, with the slack that alignment needed.
     mapping: NonNull<libc::c_void>,
     mapping_len: usize,
@@ -145,6 +165,7 @@ impl Reservation {
         let reservation = Self {
             base,
             pages: nr_pages,
+            granule: system_page_bytes().unwrap_or(HUGE_BYTES),
             mapping,
             mapping_len,
         };
@@ -157,6 +178,7 @@ impl Reservation {
         Self {
             base: NonNull::dangling(),
             pages: 0,
+            granule: PAGE_SIZE,
             mapping: NonNull::dangling(),
             mapping_len: 0,
         }
@@ -168,8 +190,8 @@ impl Reservation {
         Pages(u64::from(self.pages))
     }
 
-    /// Returns the memory of `count` frames starting at `first` to the system; they read as zeros
-    /// afterwards. Returns whether the system took it.
+    /// Returns the memory of `count` frames starting at `first` to the system, as far as they fill
+    /// pages of its own; all of them read as zeros afterwards. Returns whether the system took it.
     ///
     /// # Safety
     ///
@@ -179,60 +201,67 @@ impl Reservation {
     ///
     /// When the frames are not all inside the range.
     pub unsafe fn release(&self, first: Pfn, count: Pages) -> bool {
-        let end = u64::from(first.0) + count.0;
-        assert!(
-            end <= u64::from(self.pages),
-            "release of frames up to {end} of {}",
-            self.pages
-        );
-        let bytes = usize::try_from(count.0 * PAGE_BYTES).expect("within the range");
-        let offset = first.index() * PAGE_SIZE;
+        let bytes = self.offsets(first, count);
+        let whole = whole_pages(&bytes, self.granule);
         // The second for memory that is locked (`mlockall`), from Linux 5.18 on.
         let mut advices = [libc::MADV_DONTNEED, libc::MADV_DONTNEED_LOCKED].into_iter();
-        if advices.any(|advice| self.advise(offset, bytes, advice)) {
-            return true;
-        }
+        let is_taken =
+            !whole.is_empty() && advices.any(|advice| self.advise(whole.clone(), advice));
         // In a sandbox, for example. Zeroed all the same: the old bytes may be another owner's.
-        // SAFETY: the offset lies in the range, as checked above.
-        let start = unsafe { self.base.add(offset) };
-        let start = NonNull::slice_from_raw_parts(start, bytes);
-        // SAFETY: the bytes lie in the range, and begin as zeros; the caller has exclusive use of
-        // them.
-        let bytes = unsafe { &mut *start.as_ptr() };
-        for page in bytes.chunks_exact_mut(PAGE_SIZE) {
-            // Reading a page that was never written does not commit it.
-            if page.iter().any(|byte| *byte != 0) {
-                page.fill(0);
+        let kept = match is_taken {
+            true => [bytes.start..whole.start, whole.end..bytes.end],
+            false => [bytes.start..bytes.start, bytes],
+        };
+        for bytes in kept {
+            // SAFETY: the offset lies in the range, as checked above.
+            let start = unsafe { self.base.add(bytes.start) };
+            let start = NonNull::slice_from_raw_parts(start, bytes.len());
+            // SAFETY: the bytes lie in the range, and begin as zeros; the caller has exclusive use
+            // of them.
+            let bytes = unsafe { &mut *start.as_ptr() };
+            for page in bytes.chunks_exact_mut(PAGE_SIZE) {
+                // Reading a page that was never written does not commit it.
+                if page.iter().any(|byte| *byte != 0) {
+                    page.fill(0);
+                }
             }
         }
-        false
+        is_taken
     }
 
-    /// Returns how many of some neighbouring frames are resident; all of them if the system does
-    /// not tell. A snapshot, and only an estimate for frames that other threads use.
+    /// Returns how many of some neighbouring frames are resident, of those that
+    /// [`release`](Self::release) can return; all of these if the system does not tell. A snapshot,
+    /// and only an estimate for frames that other threads use.
     ///
     /// # Panics
     ///
     /// When the frames are not all inside the range.
     pub(super) fn nr_resident(&self, first: Pfn, count: Pages) -> Pages {
+        let bytes = whole_pages(&self.offsets(first, count), self.granule);
+        let mut resident = vec![0_u8; bytes.len() / self.granule];
+        // SAFETY: the first frame lies in the range, or the range of none begins at its end.
+        let start = unsafe { self.base.add(bytes.start) };
+        let out = resident.as_mut_ptr();
+        // SAFETY: the bytes belong to this mapping, and the vector has a byte for each page of the
+        // system in them.
+        let result = unsafe { libc::mincore(start.as_ptr().cast(), bytes.len(), out) };
+        let nr_system_pages = match result {
+            0 => resident.iter().filter(|&byte| byte & 1 == 1).count(),
+            _ => resident.len(),
+        };
+        Pages((nr_system_pages * (self.granule / PAGE_SIZE)) as u64)
+    }
+
+    /// Returns where the bytes of `count` frames starting at `first` lie in the range.
+    fn offsets(&self, first: Pfn, count: Pages) -> Range<usize> {
         let end = u64::from(first.0) + count.0;
         assert!(
             end <= u64::from(self.pages),
             "frames up to {end} of {}",
             self.pages
         );
-        let nr_pages = usize::try_from(count.0).expect("within the range");
-        let mut resident = vec![0_u8; nr_pages];
-        // SAFETY: the first frame lies in the range, or the range of none begins at its end.
-        let start = unsafe { self.base.add(first.index() * PAGE_SIZE) };
-        let (len, out) = (nr_pages * PAGE_SIZE, resident.as_mut_ptr());
-        // SAFETY: the bytes belong to this mapping, and the vector has a byte for each page of
-        // them.
-        let result = unsafe { libc::mincore(start.as_ptr().cast(), len, out) };
-        match result {
-            0 => Pages(resident.iter().map(|byte| u64::from(byte & 1)).sum()),
-            _ => count,
-        }
+        let end = usize::try_from(end).expect("within the range");
+        first.index() * PAGE_SIZE..end * PAGE_SIZE
     }
 
     /// Returns a pointer to the first byte of a frame.
@@ -273,17 +302,18 @@ impl Reservation {
             HugePages::Unwanted => libc::MADV_NOHUGEPAGE,
         };
         if !bytes.is_empty() {
-            _ = self.advise(bytes.start, bytes.len(), advice);
+            _ = self.advise(bytes, advice);
         }
     }
 
     /// Gives advice about part of the range; returns whether the system accepts it.
-    fn advise(&self, offset: usize, len: usize, advice: libc::c_int) -> bool {
+    fn advise(&self, bytes: Range<usize>, advice: libc::c_int) -> bool {
         // SAFETY: callers pass offsets inside the range.
-        let start = unsafe { self.base.add(offset) };
+        let start = unsafe { self.base.add(bytes.start) };
         // SAFETY: the bytes belong to this mapping; `MADV_HUGEPAGE` and `MADV_NOHUGEPAGE` change no
-        // contents, and the others are only passed by `release`, whose caller has exclusive use.
-        unsafe { libc::madvise(start.as_ptr().cast(), len, advice) == 0 }
+        // contents, and the others are only passed by `release`, for whole pages of the system of
+        // which its caller has exclusive use.
+        unsafe { libc::madvise(start.as_ptr().cast(), bytes.len(), advice) == 0 }
     }
 }
 
@@ -296,5 +326,53 @@ impl Drop for Reservation {
         // `self`.
         let result = unsafe { libc::munmap(self.mapping.as_ptr(), self.mapping_len) };
         debug_assert_eq!(result, 0, "unmapping what was mapped");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Range, Reservation, whole_pages};
+    use crate::units::{PAGE_SIZE, Pages, Pfn};
+
+    // Goal: what is returned to the system reaches no byte outside of a range. Method: every range
+    // of up to 40 frames in system pages of 1, 4 and 16 frames, against a look at each such page.
+    #[test]
+    fn whole_pages_of_a_range_are_those_inside_it() {
+        for granule in [1, 4, 16] {
+            for bytes in (0..40).flat_map(|start| (start..=40).map(move |end| start..end)) {
+                let is_inside = |page: &usize| {
+                    bytes.start <= page * granule && (page + 1) * granule <= bytes.end
+                };
+                let inside: Vec<usize> = (0..40).filter(is_inside).collect();
+                let whole = whole_pages(&bytes, granule);
+                let Range { start, end } = whole;
+                assert!(bytes.start <= start && end <= bytes.end, "{bytes:?}");
+                assert_eq!(end - start, inside.len() * granule, "{bytes:?}");
+                assert!(inside.first().is_none_or(|page| page * granule == start));
+            }
+        }
+    }
+    #[test]
+    fn neighbours_in_a_larger_page_of_the_system_keep_their_bytes() {
+        // Symptom: where the system's pages are larger than a frame, returning frames 0 to 3 wiped
+        // frames 4 to 15. Method: a reservation that takes the system's pages for 64 KiB; frames
+        // that fill none are zeroed and kept, a page in the middle of a run is returned.
+        let mut range = Reservation::new(Pages(64)).unwrap();
+        range.granule = 16 * PAGE_SIZE;
+        let fill = |pfn: u32| {
+            // SAFETY: the frame lies in the range, and nothing else refers to its bytes.
+            unsafe { range.frame_ptr(Pfn(pfn)).write_bytes(5, PAGE_SIZE) };
+        };
+        (0..64).for_each(fill);
+        // SAFETY: the only thread that knows of the range has no reference to its bytes.
+        let are_taken = [(0, 4), (6, 34)]
+            .map(|(first, count)| unsafe { range.release(Pfn(first), Pages(count)) });
+        assert_eq!(are_taken, [false, true]);
+        for pfn in 0..64 {
+            // SAFETY: as above; each byte was written.
+            let byte = unsafe { range.frame_ptr(Pfn(pfn)).read() };
+            let is_kept = [4, 5].contains(&pfn) || pfn >= 40;
+            assert_eq!(byte, if is_kept { 5 } else { 0 }, "{pfn}");
+        }
     }
 }

@@ -20,7 +20,6 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
         &[
             &[
                 "free",
-                "kernel_cache",
                 "racy",
                 "reservation",
                 "sandbox",
@@ -29,7 +28,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
                 "visit",
                 "words",
             ],
-            &["membarrier"],
+            &["kernel_cache", "membarrier"],
             &["barrier"],
             &["seat"],
             &["frames"],
