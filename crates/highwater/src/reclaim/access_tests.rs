@@ -1,6 +1,6 @@
 //! Access detection: the streaming oracle, second chances, activation, and refaults.
 
-use super::policy::KernelLists;
+use super::policy::{Balanced, KernelLists, S3Fifo, Sieve};
 use super::shadow::Shadow;
 use super::tests::Scene;
 use super::*;
@@ -306,4 +306,28 @@ fn refault_distances_agree_with_a_model() {
         "{within} within, {beyond} beyond"
     );
     scene.assert_nothing_is_left();
+}
+
+#[test]
+fn pages_that_fill_a_list_are_no_refaults_of_the_working_set() {
+    // Symptom: a new group that read pages of another counted most of them as refaults within its
+    // working set: new pages fill both lists until the first eviction. Method: a group evicts its
+    // pages, and another one, which has evicted none, reads them.
+    fn workingset_of(policy: impl EvictionPolicy + 'static) -> [u64; 2] {
+        let scene = Scene::with_policy(512, policy);
+        let former = scene.group("former");
+        (0..200).for_each(|page| assert_eq!(scene.fault(&former, page), None));
+        scene.shrink(&former, u64::MAX, Some(0));
+        let next = scene.group("next");
+        (0..200).for_each(|page| _ = scene.fault(&next, page));
+        let stats = scene.reclaim.stats();
+        let counted = next.read_stats(Tolerance::EXACT, Duration::ZERO);
+        assert_eq!(counted.get(StatItem::WorkingsetActivateFile), 0);
+        scene.assert_nothing_is_left();
+        [&stats.workingset_refault, &stats.workingset_activate]
+            .map(|counts| counts[PageType::File as usize].get())
+    }
+    assert_eq!(workingset_of(Balanced), [200, 0]);
+    assert_eq!(workingset_of(S3Fifo), [200, 0]);
+    assert_eq!(workingset_of(Sieve), [200, 0]);
 }

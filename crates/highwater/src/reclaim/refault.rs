@@ -6,8 +6,9 @@
 //! page had ever been active, and the clock of the group for whose shortage it was evicted; a
 //! refault competes with the pages that could have been evicted in its place, in all of that group.
 //!
-//! A refault that is activated is a *workingset activation*, and a *restore* if the page had been
-//! active before: that is not a change of the working set but thrashing.
+//! A refault that is [near](super::policy::EvictionPolicy::is_near) is a *workingset activation*,
+//! and a *restore* if the page had been active before: that is not a change of the working set but
+//! thrashing.
 
 use super::Reclaim;
 use super::lists::{PageType, Side};
@@ -32,7 +33,9 @@ impl Reclaim {
                 |(lens, departure)| (lens, Some(departure)),
             );
         let state = lruvec.policy_state(page_type);
+        let near = departure.filter(|&departure| self.policy.is_near(state, lens, departure));
         let to = self.policy.admit(state, lens, departure);
+        debug_assert!(near.is_none() || to == Side::Active, "{near:?} to {to:?}");
         note_placement(&self.cache, pfn, to.into());
         if let (Some(places), Some(shadow), Some(departure)) =
             (&self.lruvecs.places, shadow, departure)
@@ -40,10 +43,10 @@ impl Reclaim {
         {
             places.note_known(pfn, stamp, departure.distance, lens.capacity);
         }
-        let refault = shadow.map(|_| match (to, departure) {
-            (Side::Inactive, _) => Refault::Beyond,
-            (Side::Active, Some(departure)) if departure.from == Side::Active => Refault::Restored,
-            (Side::Active, _) => Refault::WithinWorkingset,
+        let refault = shadow.map(|_| match near.map(|near| near.from) {
+            Some(Side::Inactive) => Refault::WithinWorkingset,
+            Some(Side::Active) => Refault::Restored,
+            None => Refault::Beyond,
         });
         if let Some(refault) = refault {
             self.stats.count_refault(lruvec.group(), page_type, refault);

@@ -124,10 +124,9 @@ impl EvictionPolicy for Balanced {
             state.end_filling();
         }
         if let Some(departure) = departure {
-            let reach = lens.capacity + lens.capacity / 2;
-            return match departure.from {
-                Side::Inactive if departure.distance <= reach => Side::Active,
-                _ => Side::Inactive,
+            return match self.is_near(state, lens, departure) {
+                true => Side::Active,
+                false => Side::Inactive,
             };
         }
         // Until the first eviction, new pages fill both lists.
@@ -136,6 +135,11 @@ impl EvictionPolicy for Balanced {
         } else {
             Side::Inactive
         }
+    }
+
+    fn is_near(&self, _: &PolicyState, lens: Lens, departure: Departure) -> bool {
+        let reach = lens.capacity + lens.capacity / 2;
+        departure.from == Side::Inactive && departure.distance <= reach
     }
 
     fn next(&self, state: &PolicyState, lens: Lens) -> Side {

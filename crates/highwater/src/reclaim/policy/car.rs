@@ -28,10 +28,10 @@ impl EvictionPolicy for Car {
     }
 
     fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
-        if let Some(Departure { from, distance }) = departure
-            && distance < state.ghosts(from)
+        if let Some(departure) = departure
+            && self.is_near(state, lens, departure)
         {
-            learn(state, lens, from);
+            learn(state, lens, departure.from);
             return Side::Active;
         }
         // As many pages are remembered as the capacity, on both sides; of pages seen once, no more
@@ -44,6 +44,10 @@ impl EvictionPolicy for Car {
             state.forget(Side::Active);
         }
         Side::Inactive
+    }
+
+    fn is_near(&self, state: &PolicyState, _: Lens, departure: Departure) -> bool {
+        departure.distance < state.ghosts(departure.from)
     }
 
     fn next(&self, state: &PolicyState, lens: Lens) -> Side {

@@ -22,7 +22,7 @@
 //! is rotated on the active list, as the kernel intends; it clears the mark and deactivates the
 //! page (10.3 a and b).
 
-use super::two_list::{admit, inactive_is_low};
+use super::two_list::{admit, inactive_is_low, is_near};
 use super::{Departure, EvictionPolicy, Fate, Lens, Look, PolicyState, Side};
 use crate::cache::Referenced;
 use crate::reclaim::lists::PageType;
@@ -70,6 +70,10 @@ impl EvictionPolicy for KernelLists {
 
     fn admit(&self, _: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
         admit(lens, departure)
+    }
+
+    fn is_near(&self, _: &PolicyState, lens: Lens, departure: Departure) -> bool {
+        is_near(lens, departure)
     }
 
     fn next(&self, _: &PolicyState, _: Lens) -> Side {

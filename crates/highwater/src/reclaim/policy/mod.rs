@@ -160,6 +160,12 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// recently enough to be remembered.
     fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side;
 
+    /// Returns whether a refaulting page is activated because it left so recently: it belongs to
+    /// the working set. Other pages may be [admitted](Self::admit) to the active list to fill it.
+    fn is_near(&self, _: &PolicyState, _: Lens, _: Departure) -> bool {
+        false
+    }
+
     /// Returns the list to evict from. If that evicts nothing, it is called again: it must
     /// terminate.
     fn next(&self, state: &PolicyState, lens: Lens) -> Side;

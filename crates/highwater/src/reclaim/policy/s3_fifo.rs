@@ -25,9 +25,7 @@ impl EvictionPolicy for S3Fifo {
     }
 
     fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
-        let is_known = departure.is_some_and(|departure| {
-            departure.from == Side::Inactive && departure.distance < lens.capacity * 9 / 10
-        });
+        let is_known = departure.is_some_and(|departure| self.is_near(state, lens, departure));
         // Until the first eviction, new pages fill both lists.
         let is_filling = state.nr_left() == 0 && lens.inactive >= small(lens);
         if is_known || is_filling {
@@ -35,6 +33,10 @@ impl EvictionPolicy for S3Fifo {
         } else {
             Side::Inactive
         }
+    }
+
+    fn is_near(&self, _: &PolicyState, lens: Lens, departure: Departure) -> bool {
+        departure.from == Side::Inactive && departure.distance < lens.capacity * 9 / 10
     }
 
     fn next(&self, _: &PolicyState, lens: Lens) -> Side {

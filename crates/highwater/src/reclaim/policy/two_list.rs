@@ -34,9 +34,14 @@ pub(super) fn inactive_is_low(lens: Lens, ratio: Option<u64>) -> bool {
 /// Admits pages of the working set to the active list.
 pub(super) fn admit(lens: Lens, departure: Option<Departure>) -> Side {
     match departure {
-        Some(departure) if departure.distance <= lens.capacity => Side::Active,
+        Some(departure) if is_near(lens, departure) => Side::Active,
         _ => Side::Inactive,
     }
+}
+
+/// Returns whether a page competes with those that it is measured by.
+pub(super) const fn is_near(lens: Lens, departure: Departure) -> bool {
+    departure.distance <= lens.capacity
 }
 
 impl EvictionPolicy for TwoList {
@@ -54,6 +59,10 @@ impl EvictionPolicy for TwoList {
 
     fn admit(&self, _: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
         admit(lens, departure)
+    }
+
+    fn is_near(&self, _: &PolicyState, lens: Lens, departure: Departure) -> bool {
+        is_near(lens, departure)
     }
 
     fn next(&self, _: &PolicyState, _: Lens) -> Side {
