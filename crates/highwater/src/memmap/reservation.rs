@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use thiserror::Error;
 
-use crate::units::{Bytes, PAGE_BYTES, PAGE_SIZE, Pages, Pfn};
+use crate::units::{Bytes, PAGE_SIZE, Pages, Pfn};
 
 /// Size and alignment of a huge page on x86-64 and most ARM systems.
 const HUGE_BYTES: usize = 2 << 20;

@@ -275,7 +275,7 @@ fn refault_distances_agree_with_a_model() {
                 let age = lruvec.clock() - recalled.age.distance(lruvec.clock());
                 assert!((clock..clock + ticks).contains(&age));
                 let shadow = Shadow {
-                    group: recalled.group().expect("the root"),
+                    owner: recalled.owner().expect("the root"),
                     stamp: None,
                     age,
                     was_active: recalled.was_active,

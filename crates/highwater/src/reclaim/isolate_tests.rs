@@ -116,8 +116,8 @@ fn settled_pages_count_for_whom_they_were_looked_at() {
     for (page, short) in [(0, &root), (2, &root), (3, &group), (9, &group)] {
         let shadow = scene.reclaim.shadows.take(PageKey::new(scene.file, page));
         assert_eq!(
-            shadow.map(|it| it.group()),
-            Some(Some(short.id())),
+            shadow.map(|it| it.owner()),
+            Some(Some(short.id().0)),
             "page {page}"
         );
     }

@@ -464,7 +464,7 @@ impl Tiny {
         let group = groups.root().child("c", Limits::max(Bytes::PAGE));
         let group = group.unwrap();
         Self {
-            lruvec: Arc::new(Lruvec::new(group.clone(), None, 0)),
+            lruvec: Arc::new(Lruvec::new((group.clone(), 0), None, 0)),
             group,
             sleepers: Sleepers::default(),
             is_listed: AtomicBool::new(false),

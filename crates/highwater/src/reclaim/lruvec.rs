@@ -35,6 +35,8 @@ const INHERITED: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Lruvec {
     group: GroupNode,
+    /// Names these lists in shadows, as the group's number does not: it is used again.
+    serial: u32,
     /// Lists of the parent.
     parent: Option<LruvecRef>,
     lists: Mutex<Lists>,
@@ -84,9 +86,14 @@ pub(super) struct Lruvec {
 }
 
 impl Lruvec {
-    pub(super) fn new(group: GroupNode, parent: Option<LruvecRef>, clock: u64) -> Self {
+    pub(super) fn new(
+        (group, serial): (GroupNode, u32),
+        parent: Option<LruvecRef>,
+        clock: u64,
+    ) -> Self {
         Self {
             group,
+            serial,
             parent,
             lists: Mutex::new(&LRUVEC_LOCK, Lists::default()),
             sizes: Default::default(),
@@ -112,6 +119,10 @@ impl Lruvec {
 
     pub(super) fn group(&self) -> &GroupNode {
         &self.group
+    }
+
+    pub(super) fn serial(&self) -> u32 {
+        self.serial
     }
 
     pub(super) fn is_in_subtree_of(&self, target: &GroupNode) -> bool {

@@ -17,7 +17,7 @@ use super::policy::{Departure, Lens};
 use super::shadow::{Recalled, Refault, Shadow};
 use super::table::{note_placement, type_of};
 use crate::cache::{Evicted, PageFlag, PageKey};
-use crate::units::Pfn;
+use crate::units::{GroupId, Pfn};
 
 impl Reclaim {
     /// Adds a page that has just become resident to its group's lists; returns its refault, if it
@@ -39,7 +39,7 @@ impl Reclaim {
         note_placement(&self.cache, pfn, to.into());
         if let (Some(places), Some(shadow), Some(departure)) =
             (&self.lruvecs.places, shadow, departure)
-            && let Some(stamp) = shadow.stamp_of(lruvec.group().id())
+            && let Some(stamp) = shadow.stamp_of(lruvec.serial())
         {
             places.note_known(pfn, stamp, departure.distance, lens.capacity);
         }
@@ -80,7 +80,7 @@ impl Reclaim {
             false => Side::Inactive,
         };
         let (lens, clock) = if self.ages() {
-            let short = self.lruvecs.get(shadow.group()?)?;
+            let short = self.lruvecs.get(GroupId(shadow.owner()?))?;
             let sizes = match self.has_swap() {
                 true => short.subtree_sizes(),
                 // Anonymous pages could not have been evicted in its place.
@@ -94,10 +94,9 @@ impl Reclaim {
         } else {
             let state = lruvec.policy_state(page_type);
             let lens = lruvec.sizes().lens(page_type);
-            let group = lruvec.group().id();
             let is_its = match &self.lruvecs.places {
-                Some(_) => shadow.stamp_of(group).is_some(),
-                None => shadow.group() == Some(group),
+                Some(_) => shadow.stamp_of(lruvec.serial()).is_some(),
+                None => shadow.owner() == Some(lruvec.serial()),
             };
             is_its.then_some((lens, state.nr_left_of(from)))?
         };
@@ -115,7 +114,7 @@ impl Reclaim {
             let pfn = evicted.frame.pfn();
             let shadow = if self.ages() {
                 Shadow {
-                    group: short.group().id(),
+                    owner: short.group().id().0,
                     stamp: None,
                     age,
                     was_active: self.cache.has_flag(pfn, PageFlag::Workingset),
@@ -129,7 +128,7 @@ impl Reclaim {
                 let from = self.side_of(pfn);
                 let state = lruvec.policy_state(type_of(&self.cache, pfn));
                 Shadow {
-                    group: lruvec.group().id(),
+                    owner: lruvec.serial(),
                     stamp: stamp.flatten(),
                     age: state.leave(from, 1),
                     was_active: from == Side::Active,

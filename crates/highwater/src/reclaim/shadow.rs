@@ -21,8 +21,8 @@
 //! | [`NAME_BITS`] 23 | of the page's key, beyond the bits that select the set | a page that was never evicted, or is forgotten, is taken for another one of its set with a probability of at most 8 in 2^23, one in a million |
 //! | 1 | whether it had been active | - |
 //! | [`AGE_BITS`] 20 | the clock, in units of at most 1/2^13 of the pool, or of one tick below 16,384 frames | a distance is wrong by less than a unit; one of 64 pools at least, or of 2^20 ticks, looks like none |
-//! | 20 | the group's number | groups from number [`GROUPS_MAX`] on are not recognized: their refaults count as too distant |
-//! | or: 1, 8, 11 | set; of the group's number; the [stamp](super::recency::Stamp) of the last known access, under a policy that is bounded by LRU | a page that another group paid for is taken for one of this with a probability of 1 in 256 |
+//! | 20 | the owner: the group's number, if its clock is to be found by it; otherwise the serial number of its lists, modulo [`OWNERS_MAX`] | groups from number [`OWNERS_MAX`] on are not recognized: their refaults count as too distant |
+//! | or: 1, 8, 11 | set; of that serial number; the [stamp](super::recency::Stamp) of the last known access, under a policy that is bounded by LRU | a page that another group paid for is taken for one of this with a probability of 1 in 256 |
 //!
 //! Source: the workingset detection of Linux (frames-and-reclaim specification, section 11).
 //! Deviation: sets of fixed size instead of entries in the page index, which are exact and live as
@@ -31,7 +31,7 @@
 use super::recency::{STAMP_BITS, Stamp};
 use crate::cache::PageKey;
 use crate::sync::{CachePadded, LockClass, Mutex, Rank};
-use crate::units::{GroupId, Pages};
+use crate::units::Pages;
 
 /// Class of the locks of shards of shadows.
 pub(super) static SHADOW_LOCK: LockClass = LockClass::new("shadows", Rank::Shadows);
@@ -46,13 +46,13 @@ const NAME_BITS: u32 = 23;
 const AGE_BITS: u32 = 20;
 const ACTIVE_SHIFT: u32 = NAME_BITS;
 const AGE_SHIFT: u32 = ACTIVE_SHIFT + 1;
-const GROUP_SHIFT: u32 = AGE_SHIFT + AGE_BITS;
+const OWNER_SHIFT: u32 = AGE_SHIFT + AGE_BITS;
 const NAME_MASK: u64 = (1 << NAME_BITS) - 1;
 const AGE_MASK: u64 = (1 << AGE_BITS) - 1;
-/// Shadows record only smaller group numbers, stored plus one so that no shadow is 0.
-const GROUPS_MAX: u32 = (1 << (64 - GROUP_SHIFT)) - 2;
-/// With a stamp: bits of the group's number.
-const TAG_BITS: u32 = 64 - GROUP_SHIFT - 1 - STAMP_BITS;
+/// Shadows record only smaller owners, stored plus one so that no shadow is 0.
+pub(super) const OWNERS_MAX: u32 = (1 << (64 - OWNER_SHIFT)) - 2;
+/// With a stamp: bits of the owner.
+const TAG_BITS: u32 = 64 - OWNER_SHIFT - 1 - STAMP_BITS;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 const STAMP_MASK: u64 = (1 << STAMP_BITS) - 1;
 
@@ -72,9 +72,10 @@ impl AgeUnit {
         }
     }
 
-    /// Returns a number of ticks above every distance that counts, in either direction.
-    pub(super) const fn half_range(self) -> u64 {
-        1 << (AGE_BITS - 1 + self.shift)
+    /// Returns a number of ticks above every distance that counts, two pools at least. So are up to
+    /// 30 of it: ages return after 32.
+    pub(super) const fn gap(self) -> u64 {
+        1 << (AGE_BITS - 5 + self.shift)
     }
 }
 
@@ -103,11 +104,12 @@ impl Age {
 /// The record of an evicted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shadow {
-    /// The group whose clock it is: that for whose shortage it was evicted, or that which paid.
-    pub(super) group: GroupId,
+    /// The group for whose shortage it was evicted; or the lists that it was on, by their serial
+    /// number: a group's number is used again.
+    pub(super) owner: u32,
     /// The last known access, under a policy that is bounded by LRU.
     pub(super) stamp: Option<Stamp>,
-    /// That group's clock before the eviction.
+    /// The owner's clock before the eviction.
     pub(super) age: u64,
     /// Whether the page had been active.
     pub(super) was_active: bool,
@@ -116,22 +118,22 @@ pub(super) struct Shadow {
 /// The record of a page that refaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recalled {
-    /// The group and the stamp, as the word has them.
+    /// The owner and the stamp, as the word has them.
     origin: u64,
     pub(super) age: Age,
     pub(super) was_active: bool,
 }
 
 impl Recalled {
-    /// Returns the group of a shadow without a stamp, if its number was small enough.
-    pub(super) fn group(self) -> Option<GroupId> {
-        let group = u32::try_from(self.origin - 1).expect("20 bits");
-        (group < GROUPS_MAX).then_some(GroupId(group))
+    /// Returns the owner of a shadow without a stamp, if its number was small enough.
+    pub(super) fn owner(self) -> Option<u32> {
+        let owner = u32::try_from(self.origin - 1).expect("20 bits");
+        (owner < OWNERS_MAX).then_some(owner)
     }
 
-    /// Returns the stamp of a shadow that has one, if it is of a group.
-    pub(super) fn stamp_of(self, group: GroupId) -> Option<Stamp> {
-        let is_its = (self.origin >> STAMP_BITS) & TAG_MASK == u64::from(group.0) & TAG_MASK;
+    /// Returns the stamp of a shadow that has one, if it is of an owner.
+    pub(super) fn stamp_of(self, owner: u32) -> Option<Stamp> {
+        let is_its = (self.origin >> STAMP_BITS) & TAG_MASK == u64::from(owner) & TAG_MASK;
         let stamp = u16::try_from(self.origin & STAMP_MASK).expect("11 bits");
         is_its.then_some(Stamp(stamp))
     }
@@ -188,7 +190,7 @@ impl Shadows {
     pub(super) fn insert(&self, key: PageKey, shadow: Shadow) {
         let Spot { set, name } = self.spot(key);
         let age = Age::of(shadow.age, self.unit);
-        let group = u64::from(shadow.group.0);
+        let owner = u64::from(shadow.owner);
         debug_assert!(
             shadow
                 .stamp
@@ -198,14 +200,14 @@ impl Shadows {
         );
         let origin = match shadow.stamp {
             Some(Stamp(stamp)) => {
-                1 << (TAG_BITS + STAMP_BITS) | (group & TAG_MASK) << STAMP_BITS | u64::from(stamp)
+                1 << (TAG_BITS + STAMP_BITS) | (owner & TAG_MASK) << STAMP_BITS | u64::from(stamp)
             }
-            None => group.min(u64::from(GROUPS_MAX)) + 1,
+            None => owner.min(u64::from(OWNERS_MAX)) + 1,
         };
         let word = name
             | u64::from(shadow.was_active) << ACTIVE_SHIFT
             | age.units << AGE_SHIFT
-            | origin << GROUP_SHIFT;
+            | origin << OWNER_SHIFT;
         let (shard, at) = self.shard(set);
         insert(shard.lock().set(at), word);
     }
@@ -215,9 +217,9 @@ impl Shadows {
         let Spot { set, name } = self.spot(key);
         let (shard, at) = self.shard(set);
         let word = take(shard.lock().set(at), name)?;
-        debug_assert_ne!(word >> GROUP_SHIFT, 0, "a shadow is of no group");
+        debug_assert_ne!(word >> OWNER_SHIFT, 0, "a shadow has no owner");
         Some(Recalled {
-            origin: word >> GROUP_SHIFT,
+            origin: word >> OWNER_SHIFT,
             age: Age {
                 units: (word >> AGE_SHIFT) & AGE_MASK,
                 unit: self.unit,
@@ -299,15 +301,13 @@ const fn mix(name: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const GROUP: GroupId = GroupId(3);
-
     fn key(page: u64) -> PageKey {
         PageKey::from_word(1 << 44 | page).expect("a name")
     }
 
     fn shadow(age: u64) -> Shadow {
         Shadow {
-            group: GROUP,
+            owner: 3,
             stamp: None,
             age,
             was_active: false,
@@ -325,25 +325,24 @@ mod tests {
                 unit,
                 ..Shadows::new(Pages(frames.min(1 << 10)))
             };
-            for (group, is_known) in [
+            for (owner, is_known) in [
                 (0, true),
-                (GROUPS_MAX - 1, true),
-                (GROUPS_MAX, false),
+                (OWNERS_MAX - 1, true),
+                (OWNERS_MAX, false),
                 (u32::MAX, false),
             ] {
                 for (age, was_active) in [(0, true), (77, false), (u64::MAX / 3, true)] {
-                    let group = GroupId(group);
                     shadows.insert(
                         key(5),
                         Shadow {
-                            group,
+                            owner,
                             stamp: None,
                             age,
                             was_active,
                         },
                     );
                     let back = shadows.take(key(5)).expect("just put there");
-                    assert_eq!(back.group(), is_known.then_some(group));
+                    assert_eq!(back.owner(), is_known.then_some(owner));
                     assert_eq!(back.was_active, was_active);
                     for distance in [0, 1, frames / 2, frames, 8 * frames, 63 * frames] {
                         let found = back.age.distance(age + distance);
@@ -359,26 +358,29 @@ mod tests {
                 1 << unit.shift <= frames.div_ceil(1 << 13),
                 "{unit:?} of {frames}"
             );
-            assert!(unit.half_range() >= 32 * frames);
+            for nr_gaps in 1..=30 {
+                let behind = Age::of(7, unit).distance(7 + nr_gaps * unit.gap());
+                assert!(behind >= 2 * frames, "{behind} after {nr_gaps}");
+            }
         }
     }
 
     #[test]
-    fn a_stamp_comes_back_to_its_group() {
-        // Goal: with a stamp, every field comes back, and another group finds none. Method: the
+    fn a_stamp_comes_back_to_its_owner() {
+        // Goal: with a stamp, every field comes back, and another owner finds none. Method: the
         // ends of each range.
         let shadows = Shadows::new(Pages(512));
         for stamp in [0, 1, (1 << STAMP_BITS) - 1] {
-            for group in [0, 255, 256, u32::MAX] {
+            for owner in [0, 255, 256, u32::MAX] {
                 let given = Shadow {
-                    group: GroupId(group),
+                    owner,
                     stamp: Some(Stamp(stamp)),
                     ..shadow(77)
                 };
                 shadows.insert(key(5), given);
                 let back = shadows.take(key(5)).expect("just put there");
-                assert_eq!(back.stamp_of(GroupId(group)), Some(Stamp(stamp)));
-                assert_eq!(back.stamp_of(GroupId(group ^ 1)), None);
+                assert_eq!(back.stamp_of(owner), Some(Stamp(stamp)));
+                assert_eq!(back.stamp_of(owner ^ 1), None);
                 assert_eq!((back.age.distance(77), back.was_active), (0, false));
             }
         }
@@ -421,7 +423,7 @@ mod tests {
             let known = queue.iter().position(|word| word & NAME_MASK == name);
             let known = known.and_then(|at| queue.remove(at));
             if rng.bool() {
-                let word = name | rng.u64(1..1 << 20) << GROUP_SHIFT;
+                let word = name | rng.u64(1..1 << 20) << OWNER_SHIFT;
                 insert(&mut set, word);
                 queue.push_front(word);
                 queue.truncate(SET_LEN);

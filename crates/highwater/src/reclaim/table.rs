@@ -7,10 +7,11 @@ use super::lists::{Links, Lists, LruList, PageType, Placement};
 use super::lruvec::Lruvec;
 use super::policy::EvictionPolicy;
 use super::recency::Places;
-use super::shadow::AgeUnit;
+use super::shadow::{AgeUnit, OWNERS_MAX};
 use super::sizes::ListSizes;
 use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::group::{GroupNode, GroupTree};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{GroupId, Pages, Pfn};
 
@@ -23,6 +24,9 @@ pub(super) struct Lruvecs {
     pub(super) places: Option<Places>,
     /// By group number.
     table: RwLock<Vec<LruvecPlace>>,
+    /// Lists that were made so far.
+    /// Written by and read under: the table's lock. Publishes: nothing.
+    nr_made: AtomicU32,
 }
 
 /// A group number's place in the table.
@@ -88,6 +92,7 @@ impl Lruvecs {
             links: Links::new(frames),
             places: None,
             table: RwLock::new(&TABLE_LOCK, Vec::new()),
+            nr_made: AtomicU32::new(0),
         }
     }
 
@@ -140,7 +145,10 @@ impl Lruvecs {
             return Some(Arc::clone(made));
         }
         let former = place.take(self.clock_gap());
-        let new = Arc::new(Lruvec::new(group.clone(), parent, place.next_clock));
+        // Relaxed: the lock orders it.
+        let serial = self.nr_made.fetch_add(1, Ordering::Relaxed) % OWNERS_MAX;
+        let named = (group.clone(), serial);
+        let new = Arc::new(Lruvec::new(named, parent, place.next_clock));
         place.lists = Some(Arc::clone(&new));
         if let Some(former) = former {
             // A number is reused once nothing is charged to its former group, possibly before the
@@ -168,9 +176,9 @@ impl Lruvecs {
     }
 
     /// Returns more ticks than the longest active list has pages, and than reclaimers that still
-    /// hold lists may add to their clock.
+    /// hold lists may add to their clock; also if several groups have the number in turn.
     fn clock_gap(&self) -> u64 {
-        AgeUnit::of(Pages(self.links.nr_frames() as u64)).half_range()
+        AgeUnit::of(Pages(self.links.nr_frames() as u64)).gap()
     }
 
     pub(super) fn get(&self, group: GroupId) -> Option<LruvecRef> {
