@@ -14,12 +14,13 @@ mod sandbox;
 use std::env;
 use std::future::poll_fn;
 use std::io::Write;
+use std::pin::Pin;
 use std::process::{Command, exit};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use highwater::{Bytes, Manager, Mapping, ReadPattern};
+use highwater::{Bytes, Manager, Mapping, ReadPattern, ReadWait};
 use tempfile::NamedTempFile;
 
 const PAGES: u64 = 512;
@@ -127,6 +128,52 @@ fn threads_take_over_where_the_ring_is_refused_later() {
     let shown = shown(&hw);
     assert!(shown.contains("threads (io_uring refused: "), "{shown}");
     read(&hw, &map, 300..PAGES, || {});
+    check_landed(&hw);
+}
+
+/// A task that owns its read, the last handle of the file.
+#[derive(Default)]
+struct Closer(Mutex<Option<Pin<Box<ReadWait>>>>);
+
+impl Wake for Closer {
+    fn wake(self: Arc<Self>) {
+        let last = self.0.lock().unwrap().take();
+        drop(last);
+    }
+}
+
+// Symptom: a thread that read the pages of a refused ring itself called a waker that closed their
+// file, and waited there for ever for the pages that it was yet to read. Method: two reads of one
+// poll are refused, and no thread can be started; a signal ends the process if it hangs.
+#[test]
+fn a_waker_may_close_a_file_whose_reads_are_refused() {
+    if !is_in_a_process("a_waker_may_close_a_file_whose_reads_are_refused") {
+        return;
+    }
+    let (hw, map, _file) = scene();
+    read(&hw, &map, 200..201, || {});
+    if !shown(&hw).starts_with("io: io_uring") {
+        eprintln!("skipped: {}", shown(&hw));
+        return;
+    }
+    // SAFETY: takes a number only.
+    unsafe { libc::alarm(60) };
+    let task = Arc::new(Closer::default());
+    let mut map = Some(map);
+    hw.block_on(poll_fn(|context| {
+        let map = map.take().unwrap();
+        let mut reads = [1, 1, 20].map(|page| Box::pin(map.read_async(page)));
+        assert!(reads[0].as_mut().poll(context).is_pending());
+        let waker = Waker::from(Arc::clone(&task));
+        let polled = reads[1].as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        assert!(reads[2].as_mut().poll(context).is_pending());
+        let [_, last, _] = reads;
+        *task.0.lock().unwrap() = Some(last);
+        refuse(&[libc::SYS_io_uring_enter, libc::SYS_clone, libc::SYS_clone3]);
+        Poll::Ready(())
+    }));
+    assert!(task.0.lock().unwrap().is_none(), "the waker was called");
     check_landed(&hw);
 }
 

@@ -25,8 +25,8 @@
 //! # Waking
 //!
 //! A waker is the program's code, and may close a file, which waits for the flights of the file. So
-//! none is called while a flight is half landed ([`Woken::held_by`]), and a flight that has ended
-//! is on no thread's stack until that thread lands it.
+//! none is called while a flight is half landed ([`Woken::held_by`]), and a flight that has ended,
+//! or that the ring has refused, is on no thread's stack until that thread lands or starts it.
 
 mod drive;
 mod reaper;
@@ -66,7 +66,8 @@ pub(super) struct Io {
     refusal: OnceLock<String>,
     threads: ReadThreads,
     reaper: Reaper,
-    /// Flights that wait for room in the ring.
+    /// Flights that wait for room in the ring, or for threads if it is refused. Not on a thread's
+    /// stack, as those that have ended.
     backlog: Mutex<VecDeque<Flight>>,
     /// Flights that the ring has ended, with the bytes read, until a thread lands them. Not on a
     /// thread's stack: landing one wakes tasks, and a waker may close the file of another.
@@ -298,19 +299,15 @@ impl Core {
         }
     }
 
-    /// Queues a flight of a system file in the ring; returns it if there is no room.
+    /// Queues a flight of a system file in the ring; returns it if there is no room, or its queue
+    /// is full.
     fn offer(&self, ring: &FrameRing<RingLoad>, flight: Flight) -> Result<(), Flight> {
         let file = Arc::clone(flight.source.file());
         let first = flight.cargo.filling[0].page();
         let system = file.system_file().expect("the ring reads system files");
         let (from, offset) = (system.file_of(first), system.offset_of(first));
         let (frames, load) = RingLoad::of(flight);
-        let mut refused = ring.read(from, offset, frames, load).err();
-        if let Some((frames, load)) = refused.take_if(|_| ring.nr_queued() > 0) {
-            self.submit_reads();
-            refused = ring.read(from, offset, frames, load).err();
-        }
-        if let Some((frames, load)) = refused {
+        if let Err((frames, load)) = ring.read(from, offset, frames, load) {
             return Err(load.into_flight(frames));
         }
         self.io.stats.by_ring.add(1);
@@ -322,9 +319,10 @@ impl Core {
 
     /// Moves flights from the backlog to the ring, or to threads if the ring is refused.
     fn feed(&self, ring: &FrameRing<RingLoad>) {
-        // Terminates: each round queues a flight, or has seen the refusal, or finds that others
-        // have taken the room. None is left behind: the thread that makes room, or is refused,
-        // comes here after that, and this one looks for room after it has put a flight back.
+        // Terminates: each round queues a flight, or has seen the refusal, or empties the queue, or
+        // finds that others have taken the room. None is left behind: the thread that makes room,
+        // or is refused, comes here after that, and this one looks for room after it has put a
+        // flight back.
         while ring.has_room() {
             let Some(flight) = self.io.backlog.lock().pop_front() else {
                 return;
@@ -333,7 +331,10 @@ impl Core {
             match self.offer(ring, flight) {
                 Ok(()) => {}
                 Err(flight) if is_refused => self.start_in_thread(flight),
-                Err(flight) => self.io.backlog.lock().push_front(flight),
+                Err(flight) => {
+                    self.io.backlog.lock().push_front(flight);
+                    self.submit_reads();
+                }
             }
         }
     }
@@ -366,9 +367,9 @@ impl Core {
             Err(broken) => broken,
         };
         self.io.refuse_ring(&broken.error);
-        for (frames, load) in broken.unseen {
-            self.start_in_thread(load.into_flight(frames));
-        }
+        let unseen = broken.unseen.into_iter();
+        let unseen = unseen.map(|(frames, load)| load.into_flight(frames));
+        self.io.backlog.lock().extend(unseen);
         self.feed(ring);
     }
 
@@ -498,6 +499,8 @@ impl Core {
             if self.reap_reads() > 0 {
                 continue;
             }
+            // This thread may be in a waker, called by one that feeds: itself, further up.
+            self.io.ring().into_iter().for_each(|ring| self.feed(ring));
             match self.io.threads.take(file) {
                 // The threads may be busy with other files for long.
                 Some(flight) => self.fly(flight),
