@@ -28,8 +28,9 @@
 //!
 //! **Fork.** No memory is shared with a child: after `fork`, a child has copies of the frames and
 //! of all bookkeeping as they were at that instant, with the locks that other threads held then
-//! held for ever. A child may continue with its copy only if no other thread was in the pool;
-//! otherwise it execs (`docs/limitations.md`).
+//! held for ever. A child may continue with its copy of a pool only if no other thread was in it.
+//! For a manager that is not enough: it shares storage with the child, and the child lacks its
+//! threads (`docs/limitations.md`).
 //!
 //! Source: the page allocator of Linux as described in the frames-and-reclaim specification,
 //! sections 2 to 4. Deviation: the watermarks and the lists are capped at a share of the pool,

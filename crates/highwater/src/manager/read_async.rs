@@ -69,9 +69,9 @@ impl Mapping {
     ///
     /// # Cost
     ///
-    /// None until the future is polled; see [`ReadWait`]. A poll evicts clean pages to make room,
-    /// and waits for no write-back as long as there are any, or any read is in flight; otherwise it
-    /// blocks as [`read`](Self::read) does.
+    /// None until the future is polled; see [`ReadWait`]. A poll evicts clean pages to make room.
+    /// Where there are none, the task waits for pages that are being read in for the full group;
+    /// without those, the poll blocks as [`read`](Self::read) does.
     ///
     /// # Examples
     ///
