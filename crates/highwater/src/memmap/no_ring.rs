@@ -52,7 +52,7 @@ impl<T> NoRing<T> {
         match self.0 {}
     }
 
-    pub(crate) fn wait(&self, _: &NoBell) {
+    pub(crate) fn wait(&self, _: &NoBell) -> bool {
         match self.0 {}
     }
 }

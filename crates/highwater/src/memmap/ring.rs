@@ -260,8 +260,9 @@ impl<T> FrameRing<T> {
         count
     }
 
-    /// Sleeps until a read has ended that was not reaped, or the bell was rung.
-    pub(crate) fn wait(&self, bell: &Bell) {
+    /// Sleeps until a read has ended that was not reaped, or the bell was rung; returns whether it
+    /// was.
+    pub(crate) fn wait(&self, bell: &Bell) -> bool {
         let wants = |file| libc::pollfd {
             fd: file,
             events: libc::POLLIN,
@@ -275,6 +276,7 @@ impl<T> FrameRing<T> {
             rc >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted,
             "two open files can be polled"
         );
+        files[1].revents != 0
     }
 }
 

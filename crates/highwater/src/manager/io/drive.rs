@@ -148,7 +148,8 @@ impl Manager {
     ///
     /// # Cost
     ///
-    /// With io_uring, a system call for the reads of a poll, and one for a sleep.
+    /// With io_uring, a system call for the reads of a poll, and one for a sleep; two more if a
+    /// waker ends the sleep. The first sleep opens a file (eventfd), which is closed at the end.
     ///
     /// # Examples
     ///
@@ -214,11 +215,13 @@ impl Core {
             return signal.park();
         };
         if signal.may_sleep(DriverSleep::InRing) {
-            ring.wait(bell);
+            let is_rung = ring.wait(bell);
             // From now on no waker rings: before the bell is silenced, and before reads land, whose
-            // tasks are woken.
+            // tasks are woken. One that rings just now ends the next sleep at once.
             signal.end_sleep();
-            bell.silence();
+            if is_rung {
+                bell.silence();
+            }
         }
     }
 }

@@ -154,7 +154,7 @@ impl Core {
     fn serve(&self, ring: &FrameRing<super::RingLoad>, bell: &Bell) {
         self.submit_reads();
         if self.reap_reads() == 0 {
-            ring.wait(bell);
+            _ = ring.wait(bell);
             self.io.stats.reaper_wakeups.add(1);
         }
     }
