@@ -18,13 +18,14 @@
 //! by a walk over the frames if those are fewer.
 
 use std::fmt;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::key::PageKey;
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{CachePadded, Condvar, LockClass, Mutex, MutexGuard, Rank, Woken};
+use crate::sync::{CachePadded, Condvar, LockClass, Mutex, MutexGuard, Rank};
+use crate::sync::{WakerList, WakerTicket, Woken};
 use crate::units::{Pages, Pfn};
 
 /// Class of every index shard's lock.
@@ -82,7 +83,7 @@ struct ShardWaiters {
     /// Number of threads that sleep.
     threads: usize,
     /// Tasks, each with the page that it waits for.
-    tasks: Vec<(PageKey, Waker)>,
+    tasks: WakerList<PageKey>,
 }
 
 impl Index {
@@ -195,20 +196,39 @@ impl Index {
     }
 
     /// As [`lookup`](Self::lookup), without waiting: the task is woken when the fill or eviction in
-    /// progress ends, and looks again.
-    pub(super) fn poll_lookup(&self, key: PageKey, context: &mut Context<'_>) -> Poll<Presence> {
-        let shard = self.shard(self.bucket(key));
-        let mut waiting = shard.waiting.lock();
+    /// progress ends, and looks again. A task that no longer wants that
+    /// [cancels](Self::cancel_lookup) it; `ticket` is `None` at first.
+    pub(super) fn poll_lookup(
+        &self,
+        key: PageKey,
+        ticket: &mut Option<WakerTicket>,
+        context: &mut Context<'_>,
+    ) -> Poll<Presence> {
+        if let Some(presence) = self.lookup_now(key) {
+            *ticket = None;
+            return Poll::Ready(presence);
+        }
+        // Cloned before the lock is taken, and the former one dropped after: both may run any code.
+        let waker = context.waker().clone();
+        let mut waiting = self.shard(self.bucket(key)).waiting.lock();
         if let Some(presence) = self.presence_locked(key) {
+            *ticket = None;
             return Poll::Ready(presence);
         }
         // No wake-up is lost: the end of the fill or eviction takes the wakers under this lock.
-        let waker = context.waker();
-        let is_known = |(of, known): &(PageKey, Waker)| *of == key && known.will_wake(waker);
-        if !waiting.tasks.iter().any(is_known) {
-            waiting.tasks.push((key, waker.clone()));
-        }
+        let former = waiting.tasks.enter(ticket, key, waker);
+        drop(waiting);
+        drop(former);
         Poll::Pending
+    }
+
+    /// Forgets a task that waits in [`poll_lookup`](Self::poll_lookup), if it still does.
+    pub(super) fn cancel_lookup(&self, key: PageKey, ticket: WakerTicket) {
+        let mut waiting = self.shard(self.bucket(key)).waiting.lock();
+        let waker = waiting.tasks.leave(ticket);
+        drop(waiting);
+        // Outside the lock: it may run any code.
+        drop(waker);
     }
 
     /// As [`lookup`](Self::lookup), without waiting: `None` during a fill or eviction.
@@ -387,9 +407,7 @@ fn wake(shard: &IndexShard, mut waiting: MutexGuard<'_, ShardWaiters>, key: Page
     }
     let mut woken = Woken::default();
     if !waiting.tasks.is_empty() {
-        let is_of_page = |(of, _): &mut (PageKey, Waker)| *of == key;
-        let tasks = waiting.tasks.extract_if(.., is_of_page);
-        woken.extend(tasks.map(|(_, waker)| waker));
+        woken.extend(waiting.tasks.take(|of| *of == key));
     }
     woken
 }

@@ -22,7 +22,9 @@ fn a_task_is_woken_when_a_fill_ends() {
             let waiter = thread::spawn(move || waiter.cache.lookup(waiter.key));
             let task = Arc::clone(&scene);
             let task = thread::spawn(move || {
-                let polled = poll_fn(|context| task.cache.poll_lookup(task.key, context));
+                let mut ticket = None;
+                let polled =
+                    poll_fn(|context| task.cache.poll_lookup(task.key, &mut ticket, context));
                 block_on(polled, None).unwrap()
             });
             let mut woken = Woken::default();

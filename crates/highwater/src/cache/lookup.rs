@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{PageCache, PageKey, Presence};
-use crate::sync::Woken;
+use crate::sync::{WakerTicket, Woken};
 
 impl PageCache {
     /// Looks a page up, after waiting for a fill or eviction of it.
@@ -27,9 +27,20 @@ impl PageCache {
     }
 
     /// As [`lookup`](Self::lookup) for a task: does not wait, but wakes the task when the fill or
-    /// eviction in progress ends.
-    pub fn poll_lookup(&self, key: PageKey, context: &mut Context<'_>) -> Poll<Presence> {
-        self.index.poll_lookup(key, context)
+    /// eviction in progress ends, unless it [cancels](Self::cancel_lookup). `ticket` is `None` at
+    /// first.
+    pub fn poll_lookup(
+        &self,
+        key: PageKey,
+        ticket: &mut Option<WakerTicket>,
+        context: &mut Context<'_>,
+    ) -> Poll<Presence> {
+        self.index.poll_lookup(key, ticket, context)
+    }
+
+    /// Forgets a task that was to be woken by [`poll_lookup`](Self::poll_lookup), if it still is.
+    pub fn cancel_lookup(&self, key: PageKey, ticket: WakerTicket) {
+        self.index.cancel_lookup(key, ticket);
     }
 
     /// As [`lookup`](Self::lookup), without waiting: `None` during a fill or eviction.

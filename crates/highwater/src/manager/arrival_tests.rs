@@ -121,7 +121,7 @@ fn tasks_are_woken_before_a_fault_waits_for_a_latch() {
     let second = area.key(MapPage(1));
     let polled = core
         .cache
-        .poll_lookup(second, &mut Context::from_waker(&waker));
+        .poll_lookup(second, &mut None, &mut Context::from_waker(&waker));
     assert!(polled.is_pending(), "the second page is in the window");
     fills.read().expect("zeros");
     let seen = fills.finish(|_| woken.0.load(Ordering::Relaxed));

@@ -22,7 +22,7 @@ use super::mapping::Mapping;
 use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX, Patience};
 use super::source::FillSource;
 use crate::cache::{PageFlag, PageKey, Presence, VmArea};
-use crate::sync::Arc;
+use crate::sync::{Arc, WakerTicket};
 use crate::units::{GroupId, MapPage, Pfn};
 
 /// The page fault of a task.
@@ -34,6 +34,8 @@ pub(super) struct TaskFault {
     is_counted: bool,
     /// Looks at the page that another thread had been first at.
     rounds: u32,
+    /// Its wait for another thread's fill or eviction of the page.
+    turn: Option<WakerTicket>,
     shortage: MemoryWait,
     /// Whether it is counted as waiting for a page that another thread fills.
     is_announced: bool,
@@ -46,6 +48,8 @@ struct MemoryWait {
     since: Option<Duration>,
     /// Looks while no page was on its way to the full group.
     nr_idle: u32,
+    /// Its wait for the next flight to land.
+    watch: Option<WakerTicket>,
     alarm: Option<Alarm>,
 }
 
@@ -77,11 +81,23 @@ impl TaskFault {
         self.landing.is_some()
     }
 
-    /// Begins a poll of the task, or ends the fault.
+    /// Begins a poll of the task.
     pub(super) fn end_announcement(&mut self, core: &Core) {
         self.shortage.alarm = None;
         if std::mem::take(&mut self.is_announced) {
             core.io.flights.end_announcement();
+        }
+    }
+
+    /// Ends the fault: it wakes the task no more, unless the page is afloat.
+    pub(super) fn end(&mut self, map: &Mapping, page: MapPage) {
+        let core = map.core();
+        self.end_announcement(core);
+        if let Some(ticket) = self.turn.take() {
+            core.cache.cancel_lookup(map.area().key(page), ticket);
+        }
+        if let Some(ticket) = self.shortage.watch.take() {
+            core.io.flights.end_watch(ticket);
         }
     }
 
@@ -130,7 +146,7 @@ impl TaskFault {
         let key = area.key(page);
         // Terminates: the rounds are counted.
         loop {
-            match core.fault_polled(area, page, &mut self.shortage, context)? {
+            match core.fault_polled(area, page, self, context)? {
                 PolledFault::Again => self.note_round(key)?,
                 PolledFault::Taken(arrived, found) => {
                     core.note_found(FillSource::of(area), key.page(), found);
@@ -176,13 +192,13 @@ impl Core {
         &self,
         area: &Arc<VmArea>,
         page: MapPage,
-        shortage: &mut MemoryWait,
+        fault: &mut TaskFault,
         context: &mut Context<'_>,
     ) -> Result<PolledFault, ReadError> {
         let source = FillSource::of(area);
         let key = area.key(page);
         source.file.check_end(key.page())?;
-        match self.cache.poll_lookup(key, context) {
+        match self.cache.poll_lookup(key, &mut fault.turn, context) {
             Poll::Pending if InRead::is_now() && self.fly_queued(key) => {
                 return Ok(PolledFault::Again);
             }
@@ -200,7 +216,7 @@ impl Core {
         }
         let supply = match self.supply_now(source) {
             Ok(supply) => supply,
-            Err(full) if self.may_have_memory(full, shortage, context) => {
+            Err(full) if self.may_have_memory(full, &mut fault.shortage, context) => {
                 return Ok(PolledFault::Short);
             }
             Err(_) => self.supply_one(source, key.page())?,
@@ -250,7 +266,8 @@ impl Core {
         let waits_since = *shortage.since.get_or_insert(now);
         let full = self.groups.get(full);
         let is_coming = full.is_some_and(|full| self.reclaim.nr_coming_to(&full) > 0);
-        if is_coming && now - waits_since < SHORT_MAX && self.io.flights.watch(context) {
+        let is_short = is_coming && now - waits_since < SHORT_MAX;
+        if is_short && self.io.flights.watch(&mut shortage.watch, context) {
             shortage.set_alarm(self, now + SHORT_LOOK, context);
             return true;
         }

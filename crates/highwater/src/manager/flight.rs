@@ -19,7 +19,8 @@ use crate::group::NodeCharge;
 use crate::memmap::{FrameMemory, Pinned};
 use crate::reclaim::Afloat;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell, Woken};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell};
+use crate::sync::{WakerList, WakerTicket, Woken};
 use crate::units::{MapPage, Pfn};
 
 static FLIGHTS_LOCK: LockClass = LockClass::new("flights", Rank::Leaf);
@@ -124,15 +125,13 @@ impl Landing {
 
     /// Returns the delivery, or wakes the task when it comes.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Delivered> {
+        // Cloned before the lock is taken, and the former one dropped after: both may run the
+        // program's code.
+        let waker = context.waker().clone();
         let mut state = self.state.lock();
         // No wake-up is lost: `land` takes the waker under this lock.
         if let LandingState::Flying(known) = &mut *state {
-            let waker = context.waker();
-            // A waker that is dropped runs the program's code: not under the lock.
-            let before = match known {
-                Some(known) if known.will_wake(waker) => None,
-                _ => known.replace(waker.clone()),
-            };
+            let before = known.replace(waker);
             drop(state);
             drop(before);
             return Poll::Pending;
@@ -204,7 +203,7 @@ struct FlightTable {
     /// Their number by file; few files at once.
     of_files: Vec<(FileId, u64)>,
     /// Tasks to wake when one lands.
-    tasks: Vec<Waker>,
+    tasks: WakerList<()>,
     /// Number of threads that sleep until one lands.
     threads: u64,
 }
@@ -307,18 +306,37 @@ impl Flights {
         self.nr_landed.get()
     }
 
-    /// Wakes a task when the next flight lands; returns false if none is afloat.
-    pub(super) fn watch(&self, context: &mut Context<'_>) -> bool {
+    /// Wakes a task when the next flight lands, unless it [ends](Self::end_watch) that; returns
+    /// false if none is afloat. `ticket` is `None` at first.
+    pub(super) fn watch(
+        &self,
+        ticket: &mut Option<WakerTicket>,
+        context: &mut Context<'_>,
+    ) -> bool {
+        // Outside the lock, as in `Landing::poll`.
+        let waker = context.waker().clone();
         let mut table = self.table.lock();
         debug_assert!(
             table.count > 0 || table.tasks.is_empty(),
             "a task waits for no flight"
         );
-        let waker = context.waker();
-        if table.count > 0 && !table.tasks.iter().any(|it| it.will_wake(waker)) {
-            table.tasks.push(waker.clone());
-        }
-        table.count > 0
+        let is_any = table.count > 0;
+        let former = match is_any {
+            true => table.tasks.enter(ticket, (), waker),
+            false => Some(waker),
+        };
+        drop(table);
+        drop(former);
+        is_any
+    }
+
+    /// Forgets a task that [`watch`](Self::watch) was to wake, if it still is.
+    pub(super) fn end_watch(&self, ticket: WakerTicket) {
+        let mut table = self.table.lock();
+        let waker = table.tasks.leave(ticket);
+        drop(table);
+        // Outside the lock: wakers are the program's code.
+        drop(waker);
     }
 
     /// Returns whether a flight of a file is afloat.
@@ -357,14 +375,14 @@ impl Drop for Aboard<'_> {
             table.of_files.swap_remove(index);
         }
         debug_assert!(table.is_counted(), "a flight landed twice");
-        let tasks = std::mem::take(&mut table.tasks);
+        let tasks = Woken::from_iter(table.tasks.take(|()| true));
         let is_waited_for = table.threads > 0;
         drop(table);
         if is_waited_for {
             flights.landed.notify_all();
         }
         // Outside the lock: wakers are the program's code.
-        drop(Woken::from_iter(tasks));
+        drop(tasks);
     }
 }
 
@@ -462,7 +480,8 @@ mod loom {
             });
             let task = Arc::clone(&flights);
             let task = thread::spawn(move || {
-                let polled = poll_fn(|context| match task.watch(context) {
+                let mut ticket = None;
+                let polled = poll_fn(|context| match task.watch(&mut ticket, context) {
                     true => Poll::Pending,
                     false => Poll::Ready(()),
                 });

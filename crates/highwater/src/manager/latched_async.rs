@@ -239,7 +239,7 @@ impl TaskLatch {
 impl Drop for TaskLatch {
     fn drop(&mut self) {
         self.map.core().end_dirty_wait(&mut self.throttled);
-        self.fault.end_announcement(self.map.core());
+        self.fault.end(&self.map, self.page);
     }
 }
 

@@ -161,7 +161,7 @@ impl Future for ReadWait {
 
 impl Drop for ReadWait {
     fn drop(&mut self) {
-        self.fault.end_announcement(self.map.core());
+        self.fault.end(&self.map, self.page);
     }
 }
 

@@ -8,7 +8,7 @@
 //!   ([`Rank`]), which debug builds check, and its contention, which is always counted.
 //! - [`Latch`] is a reader-writer lock of one word, for data that is kept elsewhere and may be read
 //!   optimistically.
-//! - [`Woken`] has tasks that are to be woken where no lock is held.
+//! - [`Woken`] has tasks that are to be woken where no lock is held, [`WakerList`] tasks that wait.
 //! - [`LockTimes`] records how long a lock was waited for and held, and for how much work.
 
 mod block;
@@ -31,7 +31,7 @@ pub use lock::{
 pub use padded::CachePadded;
 pub use stat::{Sequence, StatCell};
 pub use times::{Histogram, HistogramCells, Hold, LockTimes, SAMPLED, TimeRecorder};
-pub use wake::Woken;
+pub use wake::{WakerList, WakerTicket, Woken};
 
 /// Atomic types and orderings.
 pub mod atomic {

@@ -80,6 +80,73 @@ impl Drop for Woken {
     }
 }
 
+/// Tasks that wait, each for an event that a key names; to be kept under a lock.
+///
+/// Nothing here clones, calls or drops a waker: callers do so before they take the lock, and after
+/// they have released it.
+#[derive(Debug)]
+pub struct WakerList<K> {
+    /// In the order of their tickets.
+    tasks: Vec<(WakerTicket, K, Waker)>,
+    nr_entered: u64,
+}
+
+/// The entry of a task in a [`WakerList`]. Never repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WakerTicket(u64);
+
+impl<K> Default for WakerList<K> {
+    fn default() -> Self {
+        Self {
+            tasks: Vec::new(),
+            nr_entered: 0,
+        }
+    }
+}
+
+impl<K> WakerList<K> {
+    /// Returns whether no task waits.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Enters a task, in the place of its own entry if that is still there; returns the waker that
+    /// was in it.
+    #[must_use = "a waker is dropped when no lock is held"]
+    pub fn enter(
+        &mut self,
+        ticket: &mut Option<WakerTicket>,
+        key: K,
+        waker: Waker,
+    ) -> Option<Waker> {
+        if let Some(at) = ticket.and_then(|ticket| self.position(ticket)) {
+            return Some(std::mem::replace(&mut self.tasks[at].2, waker));
+        }
+        self.nr_entered += 1;
+        let entered = WakerTicket(self.nr_entered);
+        self.tasks.push((entered, key, waker));
+        *ticket = Some(entered);
+        None
+    }
+
+    /// Removes a task, if it is still there.
+    #[must_use = "a waker is dropped when no lock is held"]
+    pub fn leave(&mut self, ticket: WakerTicket) -> Option<Waker> {
+        self.position(ticket).map(|at| self.tasks.remove(at).2)
+    }
+
+    /// Removes the tasks that wait for an event.
+    pub fn take(&mut self, is_over: impl Fn(&K) -> bool) -> impl Iterator<Item = Waker> {
+        let taken = self.tasks.extract_if(.., move |(_, key, _)| is_over(key));
+        taken.map(|(_, _, waker)| waker)
+    }
+
+    fn position(&self, ticket: WakerTicket) -> Option<usize> {
+        let found = self.tasks.binary_search_by_key(&ticket, |task| task.0);
+        found.ok()
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
@@ -113,6 +180,29 @@ mod tests {
         drop(Woken::from_iter([task(6)]));
         drop(held);
         assert_eq!(*order.lock().unwrap(), [6, 1, 2, 4]);
+    }
+
+    // Goal: a task finds its own entry, whatever others have left.
+    #[test]
+    fn each_task_leaves_its_own_entry() {
+        let (mut list, waker) = (WakerList::default(), Waker::noop());
+        let mut tickets = [None; 6];
+        for (nth, ticket) in tickets.iter_mut().enumerate() {
+            assert!(list.enter(ticket, nth % 3, waker.clone()).is_none());
+        }
+        assert_eq!(list.take(|key| *key == 0).count(), 2);
+        let [first, second, .., last] = tickets.map(Option::unwrap);
+        assert!(list.leave(first).is_none(), "it was taken");
+        assert!(list.leave(second).is_some());
+        assert!(list.leave(second).is_none(), "it has left");
+        let mut again = Some(last);
+        assert!(list.enter(&mut again, 2, waker.clone()).is_some());
+        assert_eq!(again, Some(last));
+        again = Some(first);
+        assert!(list.enter(&mut again, 0, waker.clone()).is_none());
+        assert!(again > Some(last), "an entry of its own");
+        assert_eq!(list.take(|_| true).count(), 4);
+        assert!(list.is_empty());
     }
 
     // Goal: work that panics holds nothing back for ever.

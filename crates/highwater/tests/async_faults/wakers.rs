@@ -1,5 +1,6 @@
 //! Wakers that do more than wake, and tasks that are polled more often than they are woken.
 
+use std::any::Any;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
@@ -18,10 +19,11 @@ fn wait_for(is_done: &AtomicBool, what: &str) {
     }
 }
 
-/// A task that owns the last handle of its file, as an executor that is gone leaves it.
+/// A task that owns the last handle of its file, a read or a mapping, as an executor that is gone
+/// leaves it.
 #[derive(Default)]
 struct Closer {
-    owns: Mutex<Option<Mapping>>,
+    owns: Mutex<Option<Box<dyn Any + Send>>>,
     is_woken: AtomicBool,
     is_closed: Arc<AtomicBool>,
 }
@@ -49,8 +51,8 @@ fn a_waker_may_close_a_file_with_other_reads_in_flight() {
             let mut read = Box::pin(map.read_async(1));
             let waker = Waker::from(Arc::clone(&task));
             let polled = read.as_mut().poll(&mut Context::from_waker(&waker));
-            drop(read);
-            *task.owns.lock().unwrap() = Some(map);
+            drop(map);
+            *task.owns.lock().unwrap() = Some(Box::new(read));
             drop(waker);
             // A read that has landed before the task owned the file closes nothing.
             if polled.is_pending() && !task.is_woken.load(Ordering::SeqCst) {
@@ -248,7 +250,7 @@ fn a_charge_that_waits_for_a_failing_read_may_close_its_file() {
         assert!(polled.is_pending(), "the group is full");
     }
     drop((read, file));
-    *task.owns.lock().unwrap() = Some(map);
+    *task.owns.lock().unwrap() = Some(Box::new(map));
     drop(task);
     wait_for(&is_closed, "the waker returns");
 }

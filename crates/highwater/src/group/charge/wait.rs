@@ -104,9 +104,13 @@ impl Groups {
         for _ in 0..MOVES_MAX {
             let (group, balance) = match self.climb_in_turn(&lines, wish) {
                 Err(Refusal::NoRoom { group, balance }) => (group, balance),
-                decided => return Poll::Ready(decided),
+                decided => {
+                    wakes.forget(Some(waker));
+                    return Poll::Ready(decided);
+                }
             };
             if wish.bytes > balance.ceiling().0 {
+                wakes.forget(Some(waker));
                 drop(lines);
                 return Poll::Ready(Err(self.full(shape, group, balance, 0)));
             }
