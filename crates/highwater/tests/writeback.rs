@@ -173,7 +173,7 @@ fn a_run_for_need_writes_no_page_for_its_age() {
     // Waits for the end of the run.
     hw.check_invariants();
     assert_eq!(counter(&hw, "nr_dirty"), 100);
-    assert_eq!(taken(&storage), [300], "the first of the oldest");
+    assert_eq!(taken(&storage).len(), 1, "the excess");
 }
 
 #[test]

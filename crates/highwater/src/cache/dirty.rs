@@ -44,8 +44,8 @@ pub(super) struct DirtyPages {
     /// By frame: the time of `clock` at which it was marked, or its write last failed. Written and
     /// read as `marks`. Publishes: nothing.
     since: Box<[AtomicU32]>,
-    /// Centiseconds, as last set. Written by: runs of write-back. Read by: these, and threads that
-    /// mark pages. Publishes: nothing.
+    /// Centiseconds, as last set. Written by: the timekeeper. Read by: threads that mark pages.
+    /// Publishes: nothing.
     clock: AtomicU32,
     /// Frames of marked pages of files.
     /// Written by: latch holders. Read by: any thread. Publishes: nothing; a thread that acts on it
@@ -158,9 +158,8 @@ impl AddAssign for WriteBackOutcome {
 #[derive(Clone, Copy, Debug)]
 struct DirtyPage {
     was_refused: bool,
-    /// Centiseconds from when it became dirty, or its write failed, to the last run's begin;
-    /// negative for one of this run.
-    age: i32,
+    /// Centiseconds since it became dirty, or its write failed.
+    age: u32,
     key: PageKey,
     pfn: Pfn,
 }
@@ -282,13 +281,6 @@ impl PageCache {
         self.dirty.clock.store(centisecs, Ordering::Relaxed);
     }
 
-    /// Sets the time of a page that this thread has just marked, for a caller with a clock at hand.
-    /// The exclusive latch is held.
-    pub fn date_dirty(&self, pfn: Pfn, centisecs: u32) {
-        // Relaxed: as in `mark_dirty`.
-        self.dirty.since[pfn.index()].store(centisecs, Ordering::Relaxed);
-    }
-
     /// Compares the dirty pages with the limits.
     #[must_use]
     pub fn dirty_pressure(&self) -> DirtyPressure {
@@ -336,7 +328,7 @@ impl PageCache {
         let mut left = self.dirty_pages();
         match which {
             WriteBack::Expired(expire) => {
-                left.retain(|page| u32::try_from(page.age).is_ok_and(|age| age >= expire));
+                left.retain(|page| page.age >= expire);
                 self.write_back_batch(left, &mut outcome);
             }
             WriteBack::Oldest(pages) => {
@@ -394,10 +386,8 @@ impl PageCache {
     fn dirty_pages(&self) -> Vec<DirtyPage> {
         // Relaxed, both: a thread that acts on a page looks again under its latch.
         let now = self.dirty.clock.load(Ordering::Relaxed);
-        let age = |pfn: Pfn| {
-            let age = now.wrapping_sub(self.dirty.since[pfn.index()].load(Ordering::Relaxed));
-            age.cast_signed()
-        };
+        let age =
+            |pfn: Pfn| now.wrapping_sub(self.dirty.since[pfn.index()].load(Ordering::Relaxed));
         let frames = (0..).map(Pfn).take(self.dirty.marks.len());
         let dirty = frames.filter(|&pfn| self.is_dirty(pfn)).filter_map(|pfn| {
             let key = self.key_of(pfn)?;

@@ -75,9 +75,7 @@ impl<M: MemoryRef> WriteLatch<M> {
         Self { frame, is_marked }
     }
 
-    /// Returns the page's frame.
-    #[must_use]
-    pub fn pfn(&self) -> Pfn {
+    fn pfn(&self) -> Pfn {
         self.frame.frame().pfn()
     }
 

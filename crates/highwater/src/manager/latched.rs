@@ -15,7 +15,7 @@ use super::mapping::Mapping;
 use crate::cache::{PageCache, ReadLatch, TaskRead, TaskWrite, VmArea, WriteLatch};
 use crate::memmap::{FrameMemory, Glimpse, MemoryRef};
 use crate::sync::{Arc, MutexGuard};
-use crate::units::{MapPage, Pfn};
+use crate::units::MapPage;
 
 /// How a guard keeps what its latch needs.
 pub(super) trait GuardHold {
@@ -23,8 +23,8 @@ pub(super) trait GuardHold {
     type Memory: MemoryRef;
     /// Returns the page cache.
     fn cache(&self) -> &PageCache;
-    /// Tells write-back that a page has become dirty. Its exclusive latch is held.
-    fn note_dirtied(&self, pfn: Pfn);
+    /// Tells write-back that a page has become dirty.
+    fn note_dirtied(&self);
 }
 
 /// A thread's hold: it borrows the mapping. Guards stay with their thread: debug builds find a
@@ -149,8 +149,8 @@ impl<'m> GuardHold for Borrowed<'m> {
         &self.core.cache
     }
 
-    fn note_dirtied(&self, pfn: Pfn) {
-        self.core.note_dirtied(pfn);
+    fn note_dirtied(&self) {
+        self.core.note_dirtied();
     }
 }
 
@@ -161,8 +161,8 @@ impl GuardHold for Owned {
         &self.0.core().cache
     }
 
-    fn note_dirtied(&self, pfn: Pfn) {
-        self.0.core().note_dirtied(pfn);
+    fn note_dirtied(&self) {
+        self.0.core().note_dirtied();
     }
 }
 
@@ -269,8 +269,7 @@ impl<'m, H: GuardHold> PageWrite<'m, H> {
     ///
     /// # Cost
     ///
-    /// For a clean page a few atomic adds, counts of the cache and of the group that pays for it,
-    /// and a look at the clock.
+    /// For a clean page a few atomic adds: counts of the cache and of the group that pays for it.
     ///
     /// # Examples
     ///
@@ -291,7 +290,7 @@ impl<'m, H: GuardHold> PageWrite<'m, H> {
     #[inline]
     pub fn mark_dirty(&mut self) {
         if self.latched.mark_dirty(self.hold.cache()) {
-            self.hold.note_dirtied(self.latched.pfn());
+            self.hold.note_dirtied();
         }
     }
 
@@ -312,7 +311,7 @@ impl<'m, H: GuardHold> PageWrite<'m, H> {
     /// See [`WriteGate`](crate::WriteGate).
     pub fn set_lsn(&mut self, lsn: u64) {
         if self.latched.set_lsn(lsn, self.hold.cache()) {
-            self.hold.note_dirtied(self.latched.pfn());
+            self.hold.note_dirtied();
         }
     }
 

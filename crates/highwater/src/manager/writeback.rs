@@ -28,7 +28,7 @@ use crate::cache::{DirtyPressure, WriteBack, WriteBackOutcome};
 use crate::frame::Tunables;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell, Woken};
-use crate::units::{Pages, Pfn};
+use crate::units::Pages;
 
 static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
 
@@ -368,22 +368,14 @@ impl Core {
             "write-back begins before writers wait: {background} of {limit}"
         );
         self.cache.set_dirty_limits(background, limit);
-        self.cache.set_dirty_clock(self.centisecs());
+        let centisecs = self.now().as_millis() / 10 % (1 << 32);
+        let centisecs = u32::try_from(centisecs).expect("reduced to 32 bits");
+        self.cache.set_dirty_clock(centisecs);
     }
 
-    /// Returns the time as dirty pages have it.
-    fn centisecs(&self) -> u32 {
-        let now = self.now();
-        let centisecs = now.as_secs() * 100 + u64::from(now.subsec_millis()) / 10;
-        u32::try_from(centisecs % (1 << 32)).expect("reduced to 32 bits")
-    }
-
-    /// Called when a page has become dirty, under its latch: tells the cache the time, and wakes
-    /// write-back if dirty pages exceed a limit.
+    /// Called when a page has become dirty: wakes write-back if dirty pages exceed a limit.
     #[cold]
-    pub(super) fn note_dirtied(&self, pfn: Pfn) {
-        // The cache's clock may be old: there may be no runs by the clock.
-        self.cache.date_dirty(pfn, self.centisecs());
+    pub(super) fn note_dirtied(&self) {
         if self.cache.dirty_pressure() != DirtyPressure::None {
             self.writeback.notify();
         }
