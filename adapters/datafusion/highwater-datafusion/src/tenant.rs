@@ -80,8 +80,8 @@ pub enum OnFull {
 /// group up to the root, and so takes room of other tenants, too. A group that is above its maximum
 /// grants nothing.
 ///
-/// Above [`Limits::high`] of its group or of one above it, no query is refused or slowed, unless
-/// the manager has [`Throttling::Sleep`]: then a call that charges sleeps for up to 2 s, and so
+/// Above [`Limits::high`] of its group or of one above it, no query is refused; a call reclaims
+/// cached pages of such a group. With [`Throttling::Sleep`] it sleeps for up to 2 s besides, and so
 /// does the thread that polls [`admit`](Self::admit). With [`Throttling::Report`], the default, an
 /// engine may ask [`Group::throttle`] and sleep between two batches.
 ///
