@@ -229,11 +229,11 @@ fn is_wrong_in_both(machine: &Machine, processes: &[Process]) -> bool {
     let judges = processes.iter().filter(|process| is_same_in_both(process));
     let mut judges: Vec<&Process> = judges.collect();
     judges.sort_unstable_by_key(|process| by_likely_error(process));
-    let in_time = judges.into_iter().take(JUDGES_MAX).take_while(|_| {
+    let in_time = judges.into_iter().take_while(|_| {
         !machine.root().is_live() || cpu_time().saturating_sub(start) <= ROLLUPS_MAX
     });
-    let mut read = in_time.filter_map(|judge| unchanged(machine, judge));
-    read.any(|(again, exact)| {
+    let read = in_time.filter_map(|judge| unchanged(machine, judge));
+    read.take(JUDGES_MAX).any(|(again, exact)| {
         let error = again.statm_pages.abs_diff(exact.pages);
         is_same_in_both(&again)
             && exact.pages >= TWICE_FROM_PAGES

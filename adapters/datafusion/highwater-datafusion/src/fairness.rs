@@ -98,8 +98,8 @@ impl Shared {
             let used = usage.0.saturating_sub(unused);
             used.saturating_add(bytes) <= bound
         };
-        // The exact usage costs a visit to each CPU of each query: only where the ends of the widest
-        // interval disagree. A bound may be missed by a 64th.
+        // The exact usage costs a visit to each CPU of each query: only where the ends of the
+        // widest interval disagree. A bound may be missed by a 64th.
         let usage_within = |tolerance| self.group.usage_within(Bytes(tolerance));
         let widest = usage_within(u64::MAX);
         let is_granted = is_within(widest.high)

@@ -124,9 +124,8 @@ impl Recorded {
     }
 
     /// Ends a command that still runs and waits; returns the failure of a command that ended by
-    /// itself. It gets the recorder's signal, or else SIGTERM, and is killed if it ignores that; but
-    /// none if it has one from the terminal: programs take a second SIGINT for the wish to end at
-    /// once.
+    /// itself. It gets the recorder's signal, or else SIGTERM, and SIGKILL if it goes on; but none
+    /// if it has one from the terminal: programs take a second SIGINT for the wish to end at once.
     pub(super) fn end(self, by: EndedBy) -> io::Result<Option<String>> {
         self.end_within(TIME_TO_END, by)
     }
@@ -142,11 +141,8 @@ impl Recorded {
             EndedBy::Signal(number) => Signal::from_named_raw(number.into()),
             EndedBy::Nothing => None,
         };
-        if by == EndedBy::Nothing && !self.ends_within(time) {
-            complain(format_args!(
-                "the command goes on after SIGTERM: it is killed"
-            ));
-            self.child.kill()?;
+        if by == EndedBy::Nothing {
+            self.make_end(time);
         }
         if let Some(signal) = signal {
             // It may end in between, and then there is no process to tell.
@@ -156,17 +152,26 @@ impl Recorded {
         Ok(None)
     }
 
-    /// Tells a command that runs to end; returns whether it did in time.
-    fn ends_within(&mut self, time: Duration) -> bool {
-        let is_told = kill_process(self.pid, Signal::TERM).is_ok();
+    /// Tells a command that runs to end, and kills one that goes on. One that may not be signalled,
+    /// as with `sudo`, is left to end by itself.
+    fn make_end(&mut self, time: Duration) {
+        if let Err(error) = kill_process(self.pid, Signal::TERM) {
+            complain(format_args!(
+                "the command cannot be told to end ({error}): waiting for it"
+            ));
+            return;
+        }
         let begin = Instant::now();
-        while is_told && begin.elapsed() < time {
+        while begin.elapsed() < time {
             if self.has_ended().unwrap_or(true) {
-                return true;
+                return;
             }
             thread::sleep(Duration::from_millis(10));
         }
-        false
+        complain(format_args!(
+            "the command goes on after SIGTERM: it is killed"
+        ));
+        let _ = self.child.kill();
     }
 }
 
@@ -177,11 +182,10 @@ impl Drop for Recorded {
         }
         if self.is_released {
             complain(format_args!("the command is told to end, by SIGTERM"));
-            if self.ends_within(TIME_TO_END) {
-                return;
-            }
+            self.make_end(TIME_TO_END);
+        } else {
+            let _ = self.child.kill();
         }
-        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }

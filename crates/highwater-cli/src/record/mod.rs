@@ -76,7 +76,8 @@ pub(crate) struct RecordArguments {
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
 
-    /// End the recording after so many seconds
+    /// End the recording after so many seconds; a command gets SIGTERM then, and SIGKILL ten
+    /// seconds later
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     seconds: Option<Duration>,
 
@@ -84,7 +85,7 @@ pub(crate) struct RecordArguments {
     #[arg(long)]
     strict: bool,
 
-    /// Kernel buffer of each CPU, 64KiB to 1GiB [default: 16MiB; less above 128 CPUs, for 2GiB in all]
+    /// Kernel buffer of each CPU, 64KiB to 1GiB [default: 16MiB; above 128 CPUs less, 2GiB in all]
     #[arg(long, value_name = "SIZE", value_parser = parse_buffer)]
     buffer: Option<Bytes>,
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use highwater::units::Bytes;
 use highwater_host::accesses::{self, Decoder, is_removed, tasks_of_cgroup, tasks_of_processes};
 use highwater_host::tracefs::{Event, Instance, Stream, Tracefs, TracefsError};
+use highwater_host::{Machine, Root};
 use highwater_lab::control::Control;
 use highwater_lab::trace::{RecordingWriter, WriteError};
 
@@ -93,7 +94,7 @@ impl Recorder {
         let instance = tracefs.instance().map_err(RecordError::of_tracefs)?;
         let buffer = match arguments.buffer {
             Some(buffer) => buffer,
-            None => default_buffer(instance.cpus().map_err(RecordError::of_tracefs)?),
+            None => default_buffer(nr_buffers(&instance).map_err(RecordError::of_tracefs)?),
         };
         instance.set_buffer_kib(buffer.0 >> 10)?;
         let decoder = accesses::enable(&instance).map_err(RecordError::of_tracefs)?;
@@ -275,11 +276,23 @@ impl Target {
     }
 }
 
+/// Returns the number of CPUs that have a buffer: those that are online, if that can be told.
+fn nr_buffers(instance: &Instance) -> Result<u64, TracefsError> {
+    let possible = instance.cpus()?;
+    let machine = Root::at("/").and_then(Machine::open);
+    let online = machine.ok().and_then(|machine| machine.cpus_online().ok());
+    Ok(online.map_or(possible, |online| online.min(possible)))
+}
+
 /// Returns whether a process is gone, or has ended and waits for its parent (a zombie). A first
 /// thread that has ended looks the same, but for other threads.
 fn is_over(process: u32) -> bool {
-    let Ok(stat) = fs::read(format!("/proc/{process}/stat")) else {
-        return true;
+    let stat = match fs::read(format!("/proc/{process}/stat")) {
+        Ok(stat) => stat,
+        Err(error) => {
+            return error.kind() == std::io::ErrorKind::NotFound
+                || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error());
+        }
     };
     let mut behind_name = stat.rsplit(|byte| *byte == b')');
     let state = behind_name

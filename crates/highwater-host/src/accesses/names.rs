@@ -199,10 +199,11 @@ mod tests {
         }
     }
 
-    // Symptom: a task that maps a file whose name is no UTF-8 had no mapped files. Method: a program
-    // of such a name, which the kernel maps before it runs.
+    // Symptom: a task that maps a file whose name is no UTF-8 had no mapped files. Method: a
+    // program of such a name, which has answered.
     #[test]
     fn mapped_files_are_found_beside_names_that_are_not_utf_8() {
+        use std::io::{Read, Write};
         use std::os::unix::ffi::OsStrExt;
         use std::os::unix::process::CommandExt;
         use std::process::{Command, Stdio};
@@ -216,13 +217,16 @@ mod tests {
         assert!(copy.status().unwrap().success());
         let mut child = Command::new(&program);
         child.arg0("cat").stdin(Stdio::piped());
-        let mut child = child.spawn().unwrap();
+        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+        let (mut asked, mut answer) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        asked.write_all(b"?").unwrap();
+        answer.read_exact(&mut [0]).unwrap();
         let mut names = Names::default();
         names.learn_task(child.id());
         let found = names.found.values();
         let mut lossy = found.map(|found| found.path.to_string_lossy().into_owned());
         assert!(lossy.any(|path| path.contains("cat-\u{fffd}")));
-        drop(child.stdin.take());
+        drop(asked);
         child.wait().unwrap();
     }
 

@@ -4,8 +4,8 @@
 //! The stack of the task, which a trigger writes, comes right after the beginning, on the same CPU.
 //! A mutex spins and sleeps by turns: it begins at each turn and ends once, and the first beginning
 //! counts. Any other lock begins once. A second beginning shows that the end of the first was lost,
-//! as where a buffer was full, and replaces it. A wait that is open at the end of the recording does
-//! not count: its end may be lost, too.
+//! as where a buffer was full, and replaces it. A wait that is open at the end of the recording
+//! does not count: its end may be lost, too.
 //!
 //! Source: `__mutex_lock_common` in Linux's `kernel/locking/mutex.c`.
 

@@ -367,8 +367,8 @@ mod tests {
             .map_err(|error| error.to_string())
     }
 
-    // Symptom: "Too many open files" from about 1,010 CPUs on. Method: this test again, in processes
-    // with a soft limit of 64 files, and with a hard one.
+    // Symptom: "Too many open files" from about 1,010 CPUs on. Method: this test again, in
+    // processes with a soft limit of 64 files, and with a hard one.
     #[test]
     fn buffers_of_more_cpus_than_the_limit_on_files_are_opened() {
         const EXPECTED: &str = "EXPECTED_OF_BUFFERS";

@@ -238,16 +238,17 @@ impl Reservation {
     /// When the frames are not all inside the range.
     pub(super) fn nr_resident(&self, first: Pfn, count: Pages) -> Pages {
         let bytes = whole_pages(&self.offsets(first, count), self.granule);
-        let mut resident = vec![0_u8; bytes.len() / self.granule];
+        // The system's pages are no smaller than a frame.
+        let mut resident = vec![0_u8; bytes.len() / PAGE_SIZE];
         // SAFETY: the first frame lies in the range, or the range of none begins at its end.
         let start = unsafe { self.base.add(bytes.start) };
         let out = resident.as_mut_ptr();
-        // SAFETY: the bytes belong to this mapping, and the vector has a byte for each page of the
-        // system in them.
+        // SAFETY: the bytes belong to this mapping, and the vector has at least a byte for each
+        // page of the system in them.
         let result = unsafe { libc::mincore(start.as_ptr().cast(), bytes.len(), out) };
         let nr_system_pages = match result {
             0 => resident.iter().filter(|&byte| byte & 1 == 1).count(),
-            _ => resident.len(),
+            _ => bytes.len() / self.granule,
         };
         Pages((nr_system_pages * (self.granule / PAGE_SIZE)) as u64)
     }

@@ -35,7 +35,8 @@ impl Reclaim {
         let state = lruvec.policy_state(page_type);
         let near = departure.filter(|&departure| self.policy.is_near(state, lens, departure));
         let to = self.policy.admit(state, lens, departure);
-        debug_assert!(near.is_none() || to == Side::Active, "{near:?} to {to:?}");
+        // The lists of other threads' pages may have changed since.
+        let near = near.filter(|_| to == Side::Active);
         note_placement(&self.cache, pfn, to.into());
         if let (Some(places), Some(shadow), Some(departure)) =
             (&self.lruvecs.places, shadow, departure)
