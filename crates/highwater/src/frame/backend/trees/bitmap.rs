@@ -153,11 +153,16 @@ impl Bitmap {
 
     /// Takes up to `count` blocks of 2^`log` frames out of one word; returns their heads.
     pub(super) fn take(&self, word: usize, log: u8, count: usize) -> u64 {
+        self.take_within(word, FULL, log, count)
+    }
+
+    /// As [`take`](Self::take), of the frames of a mask.
+    pub(super) fn take_within(&self, word: usize, mask: u64, log: u8, count: usize) -> u64 {
         // Relaxed: the exchange below orders what it takes.
         let mut seen = self.words[word].load(Ordering::Relaxed);
         // Progress: an exchange fails only because another one, or a free, succeeded.
         loop {
-            let heads = lowest(aligned_runs(seen, log), count);
+            let heads = lowest(aligned_runs(seen & mask, log), count);
             if heads == 0 {
                 self.correct(word, seen);
                 return 0;

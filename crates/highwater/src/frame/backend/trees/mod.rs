@@ -141,6 +141,22 @@ impl Trees {
         taken
     }
 
+    /// Takes the free frames of a word that are in a mask, after promising them.
+    fn take_all_within(&self, word: usize, mask: u64, floor: Pages, out: &mut Vec<Pfn>) {
+        let seen = (self.bitmap.word(word) & mask).count_ones() as usize;
+        if seen == 0 {
+            return;
+        }
+        let promised = self.free.promise_in_doubt(seen, Order::ZERO, floor);
+        let frames = match promised {
+            0 => 0,
+            _ => self.bitmap.take_within(word, mask, 0, promised),
+        };
+        let taken = frames.count_ones() as usize;
+        self.free.settle(promised - taken, Order::ZERO);
+        out.extend(ones(frames).map(|at| Pfn::from_index(word * WORD_FRAMES + at as usize)));
+    }
+
     /// Takes promised blocks from a word on; returns how many were there.
     fn take_from_word(&self, word: usize, order: Order, out: &mut [Pfn]) -> usize {
         let first = Pfn::from_index(word * WORD_FRAMES);
@@ -309,9 +325,9 @@ impl Backend for Trees {
     fn alloc_within(&self, frames: Range<u32>, floor: Pages, out: &mut Vec<Pfn>) {
         let [first, end] = [frames.start, frames.end].map(|frame| frame as usize);
         for word in first / WORD_FRAMES..end.div_ceil(WORD_FRAMES) {
-            let mut found = [Pfn(0); WORD_FRAMES];
-            let taken = self.take_seen(word, Order::ZERO, floor, &mut found);
-            out.extend_from_slice(&found[..taken]);
+            let within = |at: &usize| (first..end).contains(&(word * WORD_FRAMES + at));
+            let mask = (0..WORD_FRAMES).filter(within).map(|at| 1 << at).sum();
+            self.take_all_within(word, mask, floor, out);
         }
     }
 
