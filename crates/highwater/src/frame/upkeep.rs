@@ -1,12 +1,15 @@
 //! Maintenance and statistics of a pool: drain, decay, tunables, counts.
 
+use super::pcp::At;
 use super::{
     FrameCounts, FramePool, Knobs, ListsDisabled, PcpCounters, PoolConfig, Reclaiming, Tunables,
     Watermarks, Zoneinfo, pcp, rules,
 };
 use crate::memmap::FrameMemory;
 use crate::sync::{Arc, LockEvents, LockTimes};
-use crate::units::{CpuId, Order, Pages};
+#[cfg(feature = "lab")]
+use crate::units::CpuId;
+use crate::units::{Order, Pages};
 
 impl FramePool {
     /// Drains every per-CPU list to the zones, batch by batch; returns how many frames.
@@ -22,7 +25,13 @@ impl FramePool {
         drained
     }
 
+    /// Drains the list that this thread frees to, batch by batch: a hint, possibly stale.
+    pub(crate) fn drain_here(&self) -> Pages {
+        self.lists.drain(&self.stock, self.lists.near(At::Here))
+    }
+
     /// Drains one CPU's list to the zones, batch by batch: for a CPU that is no longer used.
+    #[cfg(feature = "lab")]
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn drain(&self, cpu: CpuId) -> Pages {
         self.lists.drain(&self.stock, self.list_of(cpu))

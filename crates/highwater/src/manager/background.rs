@@ -442,8 +442,8 @@ impl Core {
                 thread::sleep(FRUITLESS_PAUSE);
             } else {
                 fruitless = 0;
-                // Freed frames are in this CPU's list, which the watermark does not count.
-                self.pool.drain(self.cpu());
+                // Freed frames are in this thread's list, which the watermark does not count.
+                self.pool.drain_here();
             }
         }
     }

@@ -1,10 +1,12 @@
 //! CPUs that come online after a manager was built: correct, if slower.
 
 use super::Manager;
+use super::zeros::Zeros;
+use crate::cache::Access;
 use crate::group::Limits;
 use crate::percpu::harness::{allowed_cpus, run_on, skipped};
 use crate::percpu::{Regime, has_restartable_sequences};
-use crate::sync::thread;
+use crate::sync::{Arc, thread};
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
 
@@ -56,4 +58,43 @@ fn cpus_that_come_later_lose_nothing() {
     assert_eq!(space.rss_precise(), Pages::ZERO);
     assert_eq!(group.usage_precise(), unused);
     assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
+}
+
+// Symptom: a pass of background reclaim on a CPU that came later emptied another CPU's list, and
+// left the frames that it had freed in its own, where they do not count as free. Method: a pass on
+// such a CPU; the list that serves it is empty afterwards.
+#[test]
+fn a_pass_on_a_later_cpu_empties_the_list_that_it_freed_to() {
+    let cpus = allowed_cpus();
+    if !has_restartable_sequences() || cpus.len() < 2 {
+        skipped("needs restartable sequences and two CPUs");
+        return;
+    }
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(8))
+        .topology(Topology::with_offline(64, &(1..64).collect::<Vec<_>>()))
+        .regime(Regime::Restartable)
+        .build()
+        .expect("a small manager");
+    let file = hw.open_backing(Arc::new(Zeros { pages: 4096 }), Access::ReadOnly);
+    let map = hw
+        .space(&hw.root())
+        .map_file(&file.expect("a file"), 0..4096);
+    let map = map.expect("within the file");
+    let pool = &hw.core().pool;
+    let nr_steals = || hw.core().reclaim.stats().pgsteal_kswapd.get();
+    run_on(cpus[1], || {
+        let mut pages = 0..4096;
+        while pool.nr_free() >= pool.watermarks().high {
+            let page = pages.next().expect("a file of two pools");
+            map.read(&hw.enter(), page).expect("memory for a page");
+        }
+        hw.reclaim_ahead();
+    });
+    assert!(nr_steals() > 0, "a pass has freed pages");
+    let lists = pool.zoneinfo().lists;
+    let last = lists.last().expect("one for threads without sequences");
+    assert_eq!((last.cpu, last.count), (None, 0), "{lists:?}");
+    drop(map);
+    hw.check_invariants();
 }

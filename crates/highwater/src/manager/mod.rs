@@ -128,12 +128,12 @@ use crate::cache::{FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig};
 use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
-use crate::percpu::{self, ChosenRegime, PercpuOwner};
+use crate::percpu::{ChosenRegime, PercpuOwner};
 use crate::reclaim::policy::EvictionPolicy;
 use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::topology::Topology;
-use crate::units::{Bytes, CpuId, Pages, Pfn};
+use crate::units::{Bytes, Pages, Pfn};
 use alarm::{Alarms, Timer};
 use background::{Polled, Reclaimer, Wakeup};
 use capacity::CapacityRange;
@@ -368,11 +368,6 @@ impl Core {
             paths: OpenPaths::new(),
             recorder,
         })
-    }
-
-    /// Returns the CPU whose lists and tokens this thread uses: a hint, possibly stale.
-    fn cpu(&self) -> CpuId {
-        CpuId::from_index(percpu::current_cpu().index() % self.topology.nr_cpus())
     }
 
     fn drop_caches(&self) -> Pages {

@@ -236,7 +236,7 @@ impl PcpLists {
     }
 
     /// Returns the list that `at` probably selects, without its lock.
-    fn near(&self, at: At) -> CpuId {
+    pub(super) fn near(&self, at: At) -> CpuId {
         match at {
             At::Here => self.stacks.here(),
             At::On(cpu) => cpu,
