@@ -331,3 +331,23 @@ fn pages_that_fill_a_list_are_no_refaults_of_the_working_set() {
     assert_eq!(workingset_of(S3Fifo), [200, 0]);
     assert_eq!(workingset_of(Sieve), [200, 0]);
 }
+
+#[test]
+fn the_way_back_of_sieves_hand_counts_as_deactivation() {
+    // Goal: pages that leave an active list are counted under any policy. Method: pages come in
+    // behind the hand, which turns before it finds the first to evict.
+    let scene = Scene::with_policy(64, Sieve);
+    let root = scene.groups.root();
+    for page in 0..40 {
+        scene.fault(&root, page);
+        assert!(scene.read(page));
+        scene.copy(page);
+    }
+    while scene.reclaim.stats().stolen() == 0 {
+        scene.shrink(&root, 1, None);
+    }
+    let stats = scene.reclaim.stats();
+    assert!(stats.pgdeactivate.get() > 0, "{stats:?}");
+    assert_eq!(stats.pgrefill.get(), 0, "it ages no list");
+    scene.assert_nothing_is_left();
+}

@@ -125,9 +125,10 @@ impl Reclaim {
             is_background: false,
         };
         let leave = |evicted: &[Evicted]| {
-            evicted
-                .iter()
-                .for_each(|page| self.note_taken_over(page, to));
+            for page in evicted {
+                self.note_unlisted_scan(page);
+                self.note_taken_over(page, to);
+            }
         };
         let is_locked = |pfn| self.cache.is_locked(pfn);
         self.evict_named(pages, RmapAccess::Snapshot, is_locked, leave)

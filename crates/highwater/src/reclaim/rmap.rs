@@ -171,8 +171,8 @@ impl Reclaim {
         evicted
     }
 
-    /// Counts a page that is evicted on behalf of the reclaimer that deferred it, which has counted
-    /// the scan.
+    /// Counts a page that is evicted on behalf of the reclaimer that deferred it, or of a request
+    /// for a block; the scan is counted before.
     pub(super) fn note_taken_over(&self, evicted: &Evicted, to: EvictedFor) {
         let Some(lruvec) = self.lruvecs.get(evicted.group) else {
             return;
@@ -185,12 +185,23 @@ impl Reclaim {
             is_background: to.is_background,
             is_pool_wide: short.group().parent().is_none(),
         };
-        let page_type = match evicted.key.file().kind().is_swap_backed() {
-            true => PageType::Anon,
-            false => PageType::File,
-        };
+        let page_type = type_of_evicted(evicted);
         self.stats
             .count_freed(lruvec.group(), account, page_type, 1);
+    }
+
+    /// Counts the scan of a page that is evicted to empty a block, where it was found by its frame
+    /// and not on a list.
+    pub(super) fn note_unlisted_scan(&self, evicted: &Evicted) {
+        let Some(lruvec) = self.lruvecs.get(evicted.group) else {
+            return;
+        };
+        let account = StatAccount {
+            is_background: false,
+            is_pool_wide: true,
+        };
+        self.stats
+            .count_scanned(lruvec.group(), account, type_of_evicted(evicted), 1);
     }
 
     /// Returns whether an isolated page is clean and was not accessed; clears its entries then.
@@ -206,5 +217,12 @@ impl Reclaim {
         }
         self.cache.unmap_page(pfn, RmapAccess::Snapshot);
         true
+    }
+}
+
+fn type_of_evicted(evicted: &Evicted) -> PageType {
+    match evicted.key.file().kind().is_swap_backed() {
+        true => PageType::Anon,
+        false => PageType::File,
     }
 }

@@ -195,11 +195,16 @@ impl Reclaim {
             scratch.isolated.len(),
             "each isolated page is put back or evicted"
         );
-        let is_activated = |(pfn, to): &&(Pfn, Placement)| {
-            *to == Placement::Active && self.side_of(*pfn) == Side::Inactive
+        let count = |place: Placement, from| {
+            let is_moved =
+                |(pfn, to): &&(Pfn, Placement)| *to == place && self.side_of(*pfn) == from;
+            scratch.putback.iter().filter(is_moved).count() as u64
         };
-        let activated = scratch.putback.iter().filter(is_activated).count() as u64;
+        let activated = count(Placement::Active, Side::Inactive);
+        let deactivated = count(Placement::Inactive, Side::Active);
         self.stats.count_activated(lruvec.group(), activated);
+        self.stats
+            .count_aged(lruvec.group(), scan.control.account(), 0, deactivated);
         lruvec.age(activated);
         if cluster.from == ScanFrom::Oldest {
             let stays = scratch.putback.iter().map(|(pfn, _)| *pfn);

@@ -83,13 +83,13 @@ const WORKINGSET_ITEMS: [[StatItem; 3]; 2] = [
 ];
 
 impl ReclaimStats {
-    /// Returns the pages scanned on inactive lists by all reclaimers.
+    /// Returns the pages that all reclaimers scanned to evict them.
     #[must_use]
     pub fn scanned(&self) -> u64 {
         self.pgscan.iter().map(StatCell::get).sum()
     }
 
-    /// Returns the pages freed from inactive lists by all reclaimers.
+    /// Returns the pages that all reclaimers freed.
     #[must_use]
     pub fn stolen(&self) -> u64 {
         self.pgsteal.iter().map(StatCell::get).sum()
@@ -121,7 +121,7 @@ impl ReclaimStats {
         }
     }
 
-    /// Counts pages scanned on an inactive list of `group`.
+    /// Counts pages of `group` that were scanned to be evicted.
     pub(super) fn count_scanned(
         &self,
         group: &GroupNode,
@@ -159,7 +159,8 @@ impl ReclaimStats {
         group.add_stat(StatItem::Pgactivate, signed(pages));
     }
 
-    /// Counts pages scanned on an active list of `group`, and those of them that left it.
+    /// Counts pages that were scanned on an active list of `group` in order to age it, and pages
+    /// that left one.
     pub(super) fn count_aged(
         &self,
         group: &GroupNode,
