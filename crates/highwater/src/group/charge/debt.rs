@@ -43,7 +43,7 @@
 //! Source: accounting spec 8.2 (`charge`, which skips the test). Deviation: the kernel leaves stock
 //! in other CPUs while it overruns a limit, and shows the sum as usage.
 
-use crate::group::state::{ActingCpu, Event, GroupKey, Groups, Slot, TreeShape};
+use crate::group::state::{ActingCpu, Ending, Event, GroupKey, Groups, Slot, TreeShape};
 use crate::sync::Woken;
 use crate::units::GroupId;
 
@@ -99,6 +99,7 @@ impl Groups {
             let in_turn = |_| ledger.reserve_in_turn(bytes);
             ledger.force_closed(bytes).or_else(in_turn)
         };
+        let _ending = Ending(|| cell.end());
         let climbed = self.climb_by(Way::whole(key), reserve, |at, slot| {
             self.release(at, slot, bytes);
         });
@@ -107,7 +108,6 @@ impl Groups {
             let in_debt = self.chain(key.id).filter(in_debt);
             in_debt.for_each(|(at, _)| self.record(at, Event::Debt));
         }
-        cell.end();
         climbed
     }
 

@@ -191,21 +191,16 @@ impl Groups {
         words.tell(key.incarnation);
         let grant = cell.load().fit(grant);
         let way = Way::whole(key);
+        let ending = Ending(|| cell.end());
         let climbed = match self.climb(way, bytes + grant) {
             Ok(()) => Ok(grant),
             Err(_) if grant > 0 => self.climb(way, bytes).map(|()| 0),
             Err(refusal) => Err(refusal),
         };
-        match climbed {
-            Ok(grant) => {
-                self.settle(key.id, cell, grant);
-                Ok(bytes + grant)
-            }
-            Err(refusal) => {
-                cell.end();
-                Err(refusal)
-            }
-        }
+        let grant = climbed?;
+        std::mem::forget(ending);
+        self.settle(key.id, cell, grant);
+        Ok(bytes + grant)
     }
 
     /// Checks for room on the whole chain, without a store, and sizes the grant: at most

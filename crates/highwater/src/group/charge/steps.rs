@@ -132,12 +132,13 @@ impl Groups {
         let Some(Err(nth)) = decided else {
             return true;
         };
+        let ending = Ending(|| words.own.end());
         for (at, slot) in self.chain(id).skip(1).take(nth) {
             self.put_back(at, slot, index, bytes);
         }
-        if words.own.update(|word| word.returned(bytes)).is_err() {
-            self.release(id, slot, bytes);
-            words.own.end();
+        match words.own.update(|word| word.returned(bytes)) {
+            Ok(_) => std::mem::forget(ending),
+            Err(_) => self.release(id, slot, bytes),
         }
         false
     }
@@ -157,9 +158,8 @@ impl Groups {
         slot.touch_own(index);
         self.begin(key, slot, word)?;
         words.tell(key.incarnation);
-        let climbed = self.climb_by_steps(key.id, index, bytes);
-        word.end();
-        climbed
+        let _ending = Ending(|| word.end());
+        self.climb_by_steps(key.id, index, bytes)
     }
 
     /// Checks for tokens or room at each level, without a store.

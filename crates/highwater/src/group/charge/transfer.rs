@@ -19,7 +19,7 @@
 //! because it had to find and lock every byte. Here the owner of a charge chooses the bytes to
 //! move.
 
-use crate::group::state::{ActingCpu, Groups, Meta};
+use crate::group::state::{ActingCpu, Ending, Groups, Meta};
 use crate::units::GroupId;
 
 use super::outcome::{Attempts, Refusal};
@@ -79,9 +79,8 @@ impl Groups {
         let cell = slot.words(index).marked();
         slot.touch(index);
         self.begin(way.key, slot, cell)?;
-        let outcome = self.climb(way, bytes);
-        cell.end();
-        outcome
+        let _ending = Ending(|| cell.end());
+        self.climb(way, bytes)
     }
 }
 
