@@ -28,8 +28,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// For more than 16 TiB, when too many files are open, or the manager has no
-    /// frames.
+    /// For more than 16 TiB, when too many files are open, or the manager has no frames.
     pub fn map_anon(&self, pages: Pages) -> Result<Mapping, MemoryError> {
         let memory = open(self.shared(), pages, FileKind::Anon)?;
         Ok(Mapping::new(

@@ -363,9 +363,9 @@ impl Builder {
     /// Sets the grace period: how long a waiting charge waits for a group that was told to stop, or
     /// promised to [give memory back](super::Group::on_reclaim), before it selects the next. It
     /// starts when the group is told; for one that is to stop, it restarts when that gives memory
-    /// back. Too short, and a
-    /// second group is stopped while the first is still ending; too long, and a group that ignores
-    /// the request delays every waiting charge. Default: 100 ms; more than a year counts as a year.
+    /// back. Too short, and a second group is stopped while the first is still ending; too long,
+    /// and a group that ignores the request delays every waiting charge. Default: 100 ms; more than
+    /// a year counts as a year.
     ///
     /// # Examples
     ///

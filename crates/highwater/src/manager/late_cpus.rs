@@ -8,27 +8,35 @@ use crate::percpu::harness::{allowed_cpus, run_on, skipped};
 use crate::percpu::{Regime, has_restartable_sequences};
 use crate::sync::{Arc, thread};
 use crate::topology::Topology;
-use crate::units::{Bytes, Pages};
+use crate::units::{Bytes, CpuId, Pages};
 
 /// Pages that each CPU writes.
 const PAGES: u64 = 64;
+
+/// Returns the CPUs that the process may use, and a manager that was built while only CPU 0 was
+/// online; prints the reason if there is no later one.
+fn with_later_cpus() -> Option<(Vec<CpuId>, Manager)> {
+    let cpus = allowed_cpus();
+    if !has_restartable_sequences() || cpus.len() < 2 {
+        skipped("needs restartable sequences and two CPUs");
+        return None;
+    }
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(8))
+        .topology(Topology::with_offline(64, &(1..64).collect::<Vec<_>>()))
+        .regime(Regime::Restartable)
+        .build();
+    Some((cpus, hw.expect("a small manager")))
+}
 
 // Goal: threads on CPUs that the manager does not know lose nothing and obey the limits. Method:
 // build a manager while only CPU 0 is online; on each CPU a thread charges, writes anonymous pages
 // and discards them, in a group that is too small for all; then check the invariants.
 #[test]
 fn cpus_that_come_later_lose_nothing() {
-    let cpus = allowed_cpus();
-    if !has_restartable_sequences() || cpus.len() < 2 {
-        skipped("needs restartable sequences and two CPUs");
+    let Some((cpus, hw)) = with_later_cpus() else {
         return;
-    }
-    let hw = Manager::builder()
-        .capacity(Bytes::mib(8))
-        .topology(Topology::with_offline(64, &(1..64).collect::<Vec<_>>()))
-        .regime(Regime::Restartable)
-        .build()
-        .expect("a small manager");
+    };
     let group = hw.root().child("tenant", Limits::max(Bytes::mib(2)));
     let group = group.expect("a group more");
     let (space, unused) = (hw.space(&group), group.usage_precise());
@@ -65,17 +73,9 @@ fn cpus_that_come_later_lose_nothing() {
 // such a CPU; the list that serves it is empty afterwards.
 #[test]
 fn a_pass_on_a_later_cpu_empties_the_list_that_it_freed_to() {
-    let cpus = allowed_cpus();
-    if !has_restartable_sequences() || cpus.len() < 2 {
-        skipped("needs restartable sequences and two CPUs");
+    let Some((cpus, hw)) = with_later_cpus() else {
         return;
-    }
-    let hw = Manager::builder()
-        .capacity(Bytes::mib(8))
-        .topology(Topology::with_offline(64, &(1..64).collect::<Vec<_>>()))
-        .regime(Regime::Restartable)
-        .build()
-        .expect("a small manager");
+    };
     let file = hw.open_backing(Arc::new(Zeros { pages: 4096 }), Access::ReadOnly);
     let map = hw
         .space(&hw.root())

@@ -140,24 +140,20 @@ impl<K> WakerList<K> {
         let (_, waker) = self.find(ticket)?.take()?;
         self.nr_left += 1;
         if self.nr_left > self.tasks.len() / 2 {
-            self.close_ranks();
+            self.tasks.retain(|(_, task)| task.is_some());
+            self.nr_left = 0;
         }
         Some(waker)
     }
 
-    /// Removes the tasks that wait for an event.
+    /// Removes the tasks that wait for an event. The caller goes through all of them.
     pub fn take(&mut self, is_over: impl Fn(&K) -> bool) -> impl Iterator<Item = Waker> {
-        self.close_ranks();
+        self.nr_left = 0;
+        // With them go the places of tasks that have left.
         let is_taken =
-            move |task: &Option<(K, Waker)>| task.as_ref().is_some_and(|(key, _)| is_over(key));
+            move |task: &Option<(K, Waker)>| task.as_ref().is_none_or(|(key, _)| is_over(key));
         let taken = self.tasks.extract_if(.., move |(_, task)| is_taken(task));
         taken.filter_map(|(_, task)| Some(task?.1))
-    }
-
-    /// Removes the places of tasks that have left.
-    fn close_ranks(&mut self) {
-        self.tasks.retain(|(_, task)| task.is_some());
-        self.nr_left = 0;
     }
 
     fn find(&mut self, ticket: WakerTicket) -> Option<&mut Option<(K, Waker)>> {
