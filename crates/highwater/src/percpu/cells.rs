@@ -83,16 +83,6 @@ pub struct Added {
     pub new: i64,
 }
 
-/// Why an attempt to add on the CPU that the thread runs on did nothing.
-enum Trouble {
-    /// The word was not touched before, or would leave its band.
-    Refused,
-    /// Interrupted before the store.
-    Interrupted,
-    /// The thread has no rseq, or runs on a CPU without a slot.
-    Elsewhere,
-}
-
 /// Per-CPU words of 63 bits, added to by their CPU and summed by any thread.
 ///
 /// Values wrap around at 63 bits, and so do sums: a word that went over and came back is exact.
@@ -224,8 +214,8 @@ impl Cells {
         let Some(area) = self.writer.area else {
             return self.add_atomically(self.hinted_slot(), word, delta, cover);
         };
-        self.attempt::<DELAY>(area, word, delta, 0)
-            .unwrap_or_else(|trouble| self.add_after::<DELAY>(trouble, area, word, delta, cover))
+        self.attempt::<DELAY, false>(area, word, delta)
+            .unwrap_or_else(|| self.add_otherwise::<DELAY>(area, word, delta, cover))
     }
 
     /// Adds `delta` as [`add`](Self::add) does, unless this CPU's word was not added to before, or
@@ -257,7 +247,7 @@ impl Cells {
         // A slot has whole lines, so a word of the first one is always within the slot's memory.
         assert!(word < LINE_WORDS, "word {word} is not in the first line");
         let area = self.writer.area;
-        area.is_some_and(|area| self.attempt::<0>(area, word, delta, self.mask).is_ok())
+        area.is_some_and(|area| self.attempt::<0, true>(area, word, delta).is_some())
     }
 
     /// Like [`try_add`](Self::try_add), with delays as in [`add_delayed`](Self::add_delayed).
@@ -267,7 +257,7 @@ impl Cells {
         let Some(area) = self.writer.area else {
             return self.try_add_atomically(self.hinted_slot(), word, delta);
         };
-        self.attempt::<DELAY>(area, word, delta, self.mask).is_ok()
+        self.attempt::<DELAY, true>(area, word, delta).is_some()
     }
 
     /// Adds `delta` to `word` as if running on `cpu`; wraps. Any thread may act as any CPU.
@@ -411,73 +401,74 @@ impl Cells {
         self.aborts.get()
     }
 
-    /// Continues after an attempt that did not add: retries, then uses the extra slot.
+    /// Continues after an attempt that did not add: marks the word or retries, then uses the extra
+    /// slot.
     #[cold]
     #[inline(never)]
-    fn add_after<const DELAY: u32>(
+    fn add_otherwise<const DELAY: u32>(
         &self,
-        mut trouble: Trouble,
         area: Area,
         word: usize,
         delta: i64,
         cover: &dyn Fn(usize),
     ) -> Added {
         for _ in 0..RETRIES_MAX {
-            match trouble {
-                Trouble::Refused => self.touch_here(area, word, cover),
-                Trouble::Interrupted => self.aborts.add(1),
-                Trouble::Elsewhere => break,
+            // Without rseq, or on a CPU without a slot: the extra one.
+            let Some(slot) = self.slot_here(area) else {
+                break;
+            };
+            // Relaxed: the attempt acquires.
+            if self.cell(slot, word).load(Ordering::Relaxed) & 1 == 0 {
+                self.touch(area, slot, word, cover);
+            } else {
+                self.aborts.add(1);
             }
-            match self.attempt::<DELAY>(area, word, delta, 0) {
-                Ok(added) => return added,
-                Err(again) => trouble = again,
+            if let Some(added) = self.attempt::<DELAY, false>(area, word, delta) {
+                return added;
             }
         }
         self.add_atomically(self.nr_cpus(), word, delta, cover)
     }
 
-    /// Marks the word of the CPU that the thread runs on as touched; the thread may have migrated
-    /// afterwards.
-    fn touch_here(&self, area: Area, word: usize, cover: &dyn Fn(usize)) {
-        let Some(cpu) = area.cpu().filter(|cpu| cpu.index() < self.nr_cpus()) else {
-            return;
-        };
-        cover(cpu.index());
-        self.touched[word].mark(cpu.index());
-        let cell = self.cell(cpu.index(), word);
+    /// Returns the slot of the CPU that the thread runs on, if it can run sequences there.
+    fn slot_here(&self, area: Area) -> Option<usize> {
+        let cpu = area.cpu()?.index();
+        (cpu < self.nr_cpus()).then_some(cpu)
+    }
+
+    /// Marks a word of a CPU's slot as touched, and makes its cell odd if the thread still runs
+    /// there.
+    fn touch(&self, area: Area, slot: usize, word: usize, cover: &dyn Fn(usize)) {
+        cover(slot);
+        self.touched[word].mark(slot);
+        let (cpu, cell) = (CpuId::from_index(slot), self.cell(slot, word));
         area.exchange::<0, _>(On::cpu(cpu.0), cell, [0, self.zero]);
     }
 
-    /// Adds once, as the CPU that the thread runs on, if the bits of `mask` do not change.
+    /// Adds once, as the CPU that the thread runs on, if it can run sequences there, the word was
+    /// added to before, stays in its band if it must (`BANDED`), and nothing interrupts.
     #[inline(always)]
-    fn attempt<const DELAY: u32>(
+    fn attempt<const DELAY: u32, const BANDED: bool>(
         &self,
         area: Area,
         word: usize,
         delta: i64,
-        mask: u64,
-    ) -> Result<Added, Trouble> {
+    ) -> Option<Added> {
         let cpu = area.cpu_number();
         if cpu >= self.nr_cpus {
-            return Err(Trouble::Elsewhere);
+            return None;
         }
         let cell = self.lines.as_ptr().cast::<AtomicU64>();
         let cell = cell.wrapping_byte_add(cpu as usize * self.stride);
         // SAFETY: of each CPU, `lines` has `stride` bytes, which are words. Callers have checked
         // that `word` is one of them.
         let cell = unsafe { &*cell.wrapping_add(word) };
-        // Acquire. Pairs with the exchange in `touch_here`: an odd cell is a marked slot.
-        let old = cell.load(Ordering::Acquire);
-        let new = old.wrapping_add(step_of(delta));
-        if old & 1 == 0 || (old ^ new) & mask != 0 {
-            return Err(Trouble::Refused);
-        }
         // In this regime only sequences of its CPU write the cell: `add_on` refuses, and
-        // `add_atomically` is given the extra slot.
-        match area.store::<DELAY, _>(On::cpu(cpu), cell, [old, new]) {
-            true => Ok(self.added(cpu as usize, new)),
-            false => Err(Trouble::Interrupted),
-        }
+        // `add_atomically` is given the extra slot. The sequence acquires, which pairs with the
+        // exchange in `touch`: an odd cell is a marked slot.
+        let values = [step_of(delta), self.mask];
+        area.add_within::<DELAY, BANDED, _>(On::cpu(cpu), cell, values)
+            .map(|new| self.added(cpu as usize, new))
     }
 
     fn add_atomically(&self, slot: usize, word: usize, delta: i64, cover: &dyn Fn(usize)) -> Added {

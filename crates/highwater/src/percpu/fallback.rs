@@ -68,6 +68,19 @@ mod none {
             fn restart_others(Option<CpuId>) -> Result<(), Unreached>;
         }
 
+        pub(in crate::percpu) fn add_within<
+            const DELAY: u32,
+            const MASKED: bool,
+            const GUARDED: bool,
+        >(
+            self,
+            _: On<'_, GUARDED>,
+            _: &AtomicU64,
+            _: [u64; 2],
+        ) -> Option<u64> {
+            match self {}
+        }
+
         pub(in crate::percpu) fn add_both<const DELAY: u32, const AGAIN: i32>(
             self,
             _: u32,

@@ -121,6 +121,24 @@ impl Area {
         sequence.is_some()
     }
 
+    pub(super) fn add_within<const DELAY: u32, const MASKED: bool, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [delta, mask]: [u64; 2],
+    ) -> Option<u64> {
+        let _sequence = self.begin(on)?;
+        // Acquire. Pairs with the commits of other sequences, and with stores of other CPUs.
+        let old = word.load(Ordering::Acquire);
+        let new = old.wrapping_add(delta);
+        let is_within = old & 1 == 1 && (!MASKED || (old ^ new) & mask == 0);
+        if is_within {
+            // Release. Pairs with the loads of other threads.
+            word.store(new, Ordering::Release);
+        }
+        is_within.then_some(new)
+    }
+
     pub(super) fn add_both<const DELAY: u32, const AGAIN: i32>(
         self,
         cpu: u32,

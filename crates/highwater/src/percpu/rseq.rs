@@ -1,7 +1,7 @@
 //! The restartable sequences (rseq) in pseudo-code, the kernel's structures, and how the area is
 //! found.
 //!
-//! Six sequences on words anywhere, and one for the lab; their clients, the other files of this
+//! Seven sequences on words anywhere, and one for the lab; their clients, the other files of this
 //! module, give them meaning. They differ in what they do before one store commits them:
 //!
 //! ```text
@@ -20,6 +20,11 @@
 //! descriptor = { version 0, flags 0, start, post - start, abort }
 //!
 //! add(on, word, delta)                        *word += delta              COMMIT: one instruction
+//!
+//! add_within(on, word, [delta, mask])         new = *word + delta         an even delta
+//!     -> new, if committed                    if *word is even, or the mask's bits would change
+//!                                                 return not committed
+//!                                             *word = new                 COMMIT
 //!
 //! store(on, word, [old, new])                 if *word != old
 //!                                                 return not committed

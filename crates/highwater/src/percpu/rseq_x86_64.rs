@@ -191,6 +191,45 @@ impl Area {
 
     /// See `rseq.rs`.
     #[inline(always)]
+    pub(super) fn add_within<const DELAY: u32, const MASKED: bool, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        [delta, mask]: [u64; 2],
+    ) -> Option<u64> {
+        let new: u64;
+        // A mask that is not tested needs no register of its own.
+        let mask = if MASKED { mask } else { delta };
+        // SAFETY: as above.
+        unsafe {
+            sequence!(
+                self, on, refused "4f", aborted ["4:", "xor {new:e}, {new:e}", "jmp 3b"],
+                [
+                    "mov {old}, qword ptr [{word}]",
+                    "test {old:l}, 1",
+                    "jz 4f",
+                    "lea {new}, [{old} + {delta}]",
+                    ".if {masked}",
+                    "xor {old}, {new}",
+                    "test {old}, {mask}",
+                    "jnz 4f",
+                    ".endif"
+                ]
+                commit "mov qword ptr [{word}], {new}",
+                word = in(reg) word.as_ptr(),
+                delta = in(reg) delta,
+                mask = in(reg) mask,
+                masked = const MASKED as u32,
+                old = out(reg) _,
+                new = out(reg) new,
+            );
+        }
+        // An odd number plus an even one is not 0.
+        (new != 0).then_some(new)
+    }
+
+    /// See `rseq.rs`.
+    #[inline(always)]
     pub(super) fn add_both<const DELAY: u32, const AGAIN: i32>(
         self,
         cpu: u32,
