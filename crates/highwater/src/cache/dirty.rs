@@ -91,15 +91,6 @@ pub enum DirtyPressure {
     Exceeded,
 }
 
-/// Selects dirty pages for write-back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteBack {
-    /// Pages that have been dirty for at least so many centiseconds.
-    Expired(u32),
-    /// As many pages as so many frames hold, or one more, oldest first.
-    Oldest(Pages),
-}
-
 impl WriteBackOutcome {
     /// Records the result for one page.
     pub(super) fn note(
@@ -162,6 +153,19 @@ struct DirtyPage {
     age: u32,
     key: PageKey,
     pfn: Pfn,
+}
+
+/// Returns the time from `since` to `now`, of a clock that wraps around: 0 where `since` is later,
+/// as of a page that became dirty after the clock was read, or before it was set back.
+fn age_at(now: u32, since: u32) -> u32 {
+    u32::try_from(now.wrapping_sub(since).cast_signed()).unwrap_or(0)
+}
+
+/// Returns the pages in the order of files and pages.
+fn in_order(pages: &[DirtyPage]) -> Vec<(PageKey, Pfn)> {
+    let mut pages: Vec<_> = pages.iter().map(|page| (page.key, page.pfn)).collect();
+    pages.sort_unstable();
+    pages
 }
 
 /// Removes the first `count` pages in the order of write-back.
@@ -317,25 +321,41 @@ impl PageCache {
         is_exceeded
     }
 
-    /// Writes back dirty file pages that are not pinned or latched, in the order of files and
-    /// pages.
+    /// Writes back as many dirty file pages as `pages` frames hold, or one more, oldest first, that
+    /// are not pinned or latched.
     ///
     /// # Cost
     ///
     /// A load for each frame, a sort of the dirty pages, and the I/O.
-    pub fn write_back_some(&self, which: WriteBack) -> WriteBackOutcome {
+    pub fn write_back_oldest(&self, pages: Pages) -> WriteBackOutcome {
         let mut outcome = WriteBackOutcome::default();
-        let mut left = self.dirty_pages();
-        match which {
-            WriteBack::Expired(expire) => {
-                left.retain(|page| page.age >= expire);
-                self.write_back_batch(left, &mut outcome);
-            }
-            WriteBack::Oldest(pages) => {
-                let pages = usize::try_from(pages.0).unwrap_or(usize::MAX);
-                self.write_back_oldest(pages, left, &mut outcome);
-            }
-        }
+        let pages = usize::try_from(pages.0).unwrap_or(usize::MAX);
+        self.write_back_first(pages, self.dirty_pages(), &mut outcome);
+        self.look_at_dirty_limit();
+        outcome
+    }
+
+    /// Returns the file pages that have been dirty for at least so many centiseconds, in the order
+    /// of files and pages.
+    ///
+    /// # Cost
+    ///
+    /// A load for each frame, and a sort of the pages.
+    #[must_use]
+    pub fn expired_pages(&self, centisecs: u32) -> Vec<(PageKey, Pfn)> {
+        let mut expired = self.dirty_pages();
+        expired.retain(|page| page.age >= centisecs);
+        in_order(&expired)
+    }
+
+    /// Writes back those of the pages that are dirty, and not pinned or latched.
+    ///
+    /// # Cost
+    ///
+    /// A lookup for each page, and the I/O.
+    pub fn write_back_unheld(&self, pages: &[(PageKey, Pfn)]) -> WriteBackOutcome {
+        let mut outcome = WriteBackOutcome::default();
+        self.write_back_in_order(pages, IfHeld::Pass, &mut outcome);
         self.look_at_dirty_limit();
         outcome
     }
@@ -344,7 +364,7 @@ impl PageCache {
     /// or fail.
     ///
     /// Terminates: each batch is taken from the rest.
-    fn write_back_oldest(
+    fn write_back_first(
         &self,
         pages: usize,
         mut left: Vec<DirtyPage>,
@@ -363,7 +383,7 @@ impl PageCache {
             let were_refused = batch.iter().all(|page| page.was_refused);
             let (tried, before) = (frames_of(&batch), outcome.nr_written);
             let nr_pages = batch.len() as u64;
-            self.write_back_batch(batch, outcome);
+            self.write_back_in_order(&in_order(&batch), IfHeld::Pass, outcome);
             let written = outcome.nr_written - before;
             // Storage that failed before usually fails again: one batch is enough to find out.
             if were_refused && written == 0 {
@@ -375,25 +395,17 @@ impl PageCache {
         }
     }
 
-    /// Writes pages back in the order of files and pages.
-    fn write_back_batch(&self, batch: Vec<DirtyPage>, outcome: &mut WriteBackOutcome) {
-        let mut pages: Vec<_> = batch.iter().map(|page| (page.key, page.pfn)).collect();
-        pages.sort_unstable();
-        self.write_back_in_order(&pages, IfHeld::Pass, outcome);
-    }
-
     /// Returns the dirty file pages.
     fn dirty_pages(&self) -> Vec<DirtyPage> {
         // Relaxed, both: a thread that acts on a page looks again under its latch.
         let now = self.dirty.clock.load(Ordering::Relaxed);
-        let age =
-            |pfn: Pfn| now.wrapping_sub(self.dirty.since[pfn.index()].load(Ordering::Relaxed));
+        let since = |pfn: Pfn| self.dirty.since[pfn.index()].load(Ordering::Relaxed);
         let frames = (0..).map(Pfn).take(self.dirty.marks.len());
         let dirty = frames.filter(|&pfn| self.is_dirty(pfn)).filter_map(|pfn| {
             let key = self.key_of(pfn)?;
             (!key.file().kind().is_swap_backed()).then(|| DirtyPage {
                 was_refused: self.has_flag(pfn, PageFlag::Refused),
-                age: age(pfn),
+                age: age_at(now, since(pfn)),
                 key,
                 pfn,
             })

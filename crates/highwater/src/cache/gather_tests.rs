@@ -134,7 +134,7 @@ fn neighbours_are_written_by_one_call() {
     let held = scene
         .cache
         .try_read_latched(PageKey::new(scene.file.id(), 10));
-    let outcome = scene.cache.write_back_some(WriteBack::Oldest(Pages(20)));
+    let outcome = scene.cache.write_back_oldest(Pages(20));
     assert_eq!((outcome.nr_written, outcome.nr_latched), (19, 1));
     assert_eq!(scene.storage.calls(), [(0, 10), (11, 9)]);
     assert_eq!(scene.dirty(), [10]);
@@ -251,4 +251,17 @@ fn files_hold_what_was_written_together() {
         file.read_exact_at(&mut stored, 0).unwrap();
         assert!(stored == expected, "round {round}");
     }
+}
+
+// Goal: a page that became dirty after the clock was read, or before it was set back, is not taken
+// for the oldest. Method: a clock before the time at which the pages became dirty.
+#[test]
+fn pages_of_the_future_are_young() {
+    let scene = Scene::new(Picky::new(8), 0..4);
+    let expired = |now| {
+        scene.cache.set_dirty_clock(now);
+        scene.cache.expired_pages(100).len()
+    };
+    assert_eq!(expired(0_u32.wrapping_sub(500)), 0);
+    assert_eq!([99, 100].map(expired), [0, 4]);
 }

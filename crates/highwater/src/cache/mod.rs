@@ -67,7 +67,7 @@ use std::fmt;
 pub use area::{AreaFlag, AreaSpec, VmArea};
 pub use backing::{Backing, order_of_size, pages_in};
 pub use checkpoint::DirtyLsn;
-pub use dirty::{DirtyEvents, DirtyPressure, WriteBack};
+pub use dirty::{DirtyEvents, DirtyPressure};
 pub use discard::Discard;
 pub use errseq::ToldOf;
 pub use file::{FileEntry, TooManyFiles};

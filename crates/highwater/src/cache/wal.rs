@@ -86,10 +86,12 @@ pub trait WriteGate: Send + Sync + fmt::Debug {
     ///
     /// Called when reclaim frees nothing because of pages that wait for the log, at most once
     /// between two pages that it frees, or writes to make room for a larger page, with none of the
-    /// library's locks held; by the write-back thread in the same way; by a sync, which may hold
-    /// the latch of the page whose LSN it is; by [`File::set_len`](crate::File::set_len), for
-    /// changed pages that the file loses; and after the file was closed, as long as pages of it
-    /// wait. So it must neither sync nor resize the file, nor wait for a thread that does.
+    /// library's locks held; by the write-back thread in the same way, or where there is none, by
+    /// writers above the dirty limit (also as a task is polled), which may hold latches; by a sync,
+    /// which may hold the latch of the page whose LSN it is; by
+    /// [`File::set_len`](crate::File::set_len), for changed pages that the file loses; and after
+    /// the file was closed, as long as pages of it wait. So it must neither sync nor resize the
+    /// file, nor wait for a thread that does.
     ///
     /// # Errors
     ///

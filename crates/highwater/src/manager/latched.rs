@@ -315,8 +315,10 @@ impl<'m, H: GuardHold> PageWrite<'m, H> {
         }
     }
 
-    /// Turns the latch into a read latch, without releasing it in between: readers that wait come
-    /// in, and no writer was there before.
+    /// Turns the latch into a read latch, without releasing it in between: readers that wait before
+    /// the first waiting writer come in, and no writer was there before. Later readers wait for that
+    /// writer (a sync of the page is one), and so would this thread for itself: it does not latch
+    /// the page again.
     ///
     /// # Examples
     ///
@@ -330,8 +332,8 @@ impl<'m, H: GuardHold> PageWrite<'m, H> {
     /// let mut write = map.write(0)?;
     /// write[0] = 8;
     /// let read = write.downgrade();
-    /// let another = map.read_latched(0)?; // does not wait
-    /// assert_eq!((read[0], another[0]), (8, 8));
+    /// assert!(map.try_write(0).is_none());
+    /// assert_eq!(read[0], 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use = "the latch is released otherwise"]

@@ -12,8 +12,8 @@ use crate::units::{FilePage, Pages, Pfn};
 impl File {
     /// Writes all dirty pages back, after the log that they wait for
     /// ([`WriteGate`](crate::WriteGate)), and makes the file durable. After `Ok`, everything
-    /// written before the call is on storage, whichever thread wrote it back, except where this
-    /// handle has reported an error before.
+    /// written before the call is on storage, whichever thread wrote it back, except after a failure
+    /// that this handle has reported, or that occurred before it was opened.
     ///
     /// No error is lost: a page whose write-back failed, in this call or another, stays dirty, and
     /// every sync retries it until it succeeds. A failure to make pages durable (errseq), in
@@ -87,7 +87,8 @@ impl File {
     /// first change since it was clean ([`PageWrite::set_lsn`](crate::PageWrite::set_lsn)), or 0 if
     /// none was set. Beside writers it is cautious: a change whose record was appended before the
     /// call, with its page latched for writing, is on storage, or its page is listed, with that LSN
-    /// or a lower one. Of memory, the pages that were written, for as long as it exists.
+    /// or a lower one. Of memory, the pages that were written since they were last in swap, but for
+    /// zeros that reclaim has taken.
     ///
     /// # Cost
     ///

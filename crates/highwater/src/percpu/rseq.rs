@@ -56,9 +56,9 @@
 //! condition, before the commit, and between two additions. A system without sequences has
 //! `fallback.rs`, the model checker `model.rs`.
 //!
-//! `add_both` makes each addition by one instruction that also replaces a register, the delta by
-//! the word's former value. An aborted attempt has its registers still, and thus says how far it
-//! came: its client completes what was begun.
+//! `add_both` makes each addition but the one that commits by one instruction that also replaces a
+//! register, the delta by the word's former value. An aborted attempt has its registers still, and
+//! thus says how far it came: its client completes what was begun.
 //!
 //! A client reads the CPU number, computes places and values from what it loads there, and lets the
 //! sequence check what it has loaded: an outdated value is like an interruption. A word that may

@@ -235,10 +235,15 @@ impl Area {
         cpu: u32,
         [first, second]: [Addition<'_>; 2],
     ) -> u32 {
-        let (mut first_seen, mut second_seen) = (first.delta, second.delta);
+        // A store that commits is made or not, and need not say so.
+        let (mut first_seen, mut second_seen) = match AGAIN {
+            0 => (first.delta, second.old.wrapping_add(second.delta)),
+            _ => (first.delta, second.delta),
+        };
         let place = |of: Addition<'_>| ptr::from_ref(of.to).cast_mut().cast::<u64>();
         let committed: *mut u64;
-        // SAFETY: as above; each addition is one instruction.
+        // SAFETY: as above; each addition is one instruction, but the one that commits may be the
+        // store of a sum: the word was compared in the sequence.
         unsafe {
             sequence_on_cpu!(
                 self, u64::from(cpu),
@@ -263,7 +268,7 @@ impl Area {
                     ".if {again}\n",
                     "add qword ptr [{first}], {again}\n",
                     ".else\n",
-                    "xadd qword ptr [{second}], {second_seen}\n",
+                    "mov qword ptr [{second}], {second_seen}\n",
                     ".endif",
                 ),
                 first = in(reg) place(first),
@@ -280,7 +285,7 @@ impl Area {
             return if AGAIN == 0 { 2 } else { 3 };
         }
         // `old` and `delta` differ.
-        u32::from(first_seen == first.old) + u32::from(second_seen == second.old)
+        u32::from(first_seen == first.old) + u32::from(AGAIN != 0 && second_seen == second.old)
     }
 
     /// See `rseq.rs`.

@@ -60,7 +60,8 @@ pub(super) struct Stationed {
     pub(super) station: AtomicU64,
 }
 
-/// An addition to a word, if it holds `old` still. The two numbers differ.
+/// An addition to a word, if it holds `old` still. The two numbers differ, but for an addition that
+/// commits its sequence.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     all(
@@ -73,6 +74,15 @@ pub(super) struct Addition<'a> {
     pub(super) to: &'a Stationed,
     pub(super) old: u64,
     pub(super) delta: u64,
+}
+
+impl Addition<'_> {
+    /// Whether a register that held the delta, and holds the former value, shows that the addition
+    /// was made.
+    #[inline(always)]
+    pub(super) fn is_told_apart(&self) -> bool {
+        self.delta != self.old
+    }
 }
 
 /// Restartable sequences that other CPUs can make restart, or their absence.

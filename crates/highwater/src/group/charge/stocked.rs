@@ -32,7 +32,7 @@ impl Groups {
         let stock = self.stock(index);
         let is_free = |held| match held {
             StockEntry::Free => true,
-            StockEntry::Of(of) => of == id || !self.is_stocked(of, index),
+            StockEntry::Of(of) => of == id || self.chain_word(of, index).is_none(),
         };
         let mut free = stock.entries().filter(|(_, held)| is_free(*held));
         if let Some((nth, held)) = free.next() {
@@ -40,10 +40,10 @@ impl Groups {
         }
     }
 
-    /// Whether a group has a live chain word of that number.
-    fn is_stocked(&self, id: GroupId, index: usize) -> bool {
-        let words = self.slot(id).find_words(index);
-        words.is_some_and(|words| words.chain.load().is_live())
+    /// Returns a group's chain word of that number, if it is live.
+    fn chain_word(&self, id: GroupId, index: usize) -> Option<Word> {
+        let words = self.slot(id).find_words(index)?;
+        Some(words.chain.load()).filter(|word| word.is_live())
     }
 
     /// Gives the entry to a group, if the entry holds `held` still and no ledger on the group's
@@ -105,13 +105,11 @@ impl Groups {
         };
         let stock = self.stock(index);
         let steps = |(nth, held)| {
-            let steps = match held {
-                StockEntry::Of(of) if self.is_stocked(of, index) => {
-                    let word = self.slot(of).words(index).chain.load();
-                    stock.steps_of(nth, word.sequence())
-                }
-                _ => 0,
+            let word = match held {
+                StockEntry::Of(of) => self.chain_word(of, index),
+                StockEntry::Free => None,
             };
+            let steps = word.map_or(0, |word| stock.steps_of(nth, word.sequence()));
             (steps, nth, held)
         };
         let coldest = stock.entries().map(steps).min_by_key(|(steps, ..)| *steps);

@@ -244,7 +244,8 @@ impl Gated {
     /// Applies a step to each of two words of one CPU, first to the one and then to the other, then
     /// adds `AGAIN` to the first unless it is 0: as [`try_step`](Self::try_step), in one sequence.
     /// Returns how many of these two or three were made: an interruption ends it after any of them.
-    /// None also where a step doubles its word: the sequence could not tell how far it came.
+    /// None also where a step before the last doubles its word: the sequence could not tell how far
+    /// it came.
     #[inline(always)]
     pub(crate) fn try_step_both<const AGAIN: i32>(
         both: [&Self; 2],
@@ -265,10 +266,12 @@ impl Gated {
         let Some((area, owner)) = one.owner() else {
             return 0;
         };
-        let Some(first) = one.addition(first) else {
+        let Some(first) = one.addition(first).filter(Addition::is_told_apart) else {
             return 0;
         };
-        let Some(second) = other.addition(second) else {
+        let is_last = AGAIN == 0;
+        let second = other.addition(second);
+        let Some(second) = second.filter(|second| is_last || second.is_told_apart()) else {
             return 0;
         };
         area.add_both::<DELAY, AGAIN>(owner.0, [first, second])
@@ -280,7 +283,7 @@ impl Gated {
         let old = self.load();
         let delta = step(old)?.wrapping_sub(old);
         let to = &self.at;
-        (delta != old).then_some(Addition { to, old, delta })
+        Some(Addition { to, old, delta })
     }
 
     /// Like [`step`](Self::step), with `DELAY` turns of a loop at each point where an interruption

@@ -307,7 +307,11 @@ fn both_words_are_stepped_or_none() {
     assert!(before[0] > 1900, "interrupted rarely: {before:?}");
     let refusing = Gated::try_step_both::<0>([first, second], plus, |_| None);
     let refused = Gated::try_step_both::<0>([first, second], |_| None, plus);
-    let double = || Gated::try_step_both::<0>([first, second], plus, |word| Some(2 * word));
+    let twice = |word| Some(2 * word);
+    let double = || {
+        let last = Gated::try_step_both::<1>([first, second], plus, twice);
+        last + Gated::try_step_both::<0>([first, second], twice, plus)
+    };
     let doubled = run_on(here, || (0..100).map(|_| double()).max());
     assert_eq!((refusing, refused, doubled), (0, 0, Some(0)));
     for gate in [first, second] {
