@@ -22,6 +22,11 @@ Examples:
   for run in 1 2 3; do highwater host --json >> before.json; done
       outcomes of one kind in one file are repeated runs, so that noise is known
 
+A figure that was measured once on a side is marked `once`, and tells nothing, if it is a time or a
+count that another run need not repeat: of `host`, all but the set-up and the verdicts; of `replay`
+with several threads or reads in flight, all but the set-up, the trace and failures. Other counts
+repeat, and differ.
+
 Exit status: 0 when both runs were read, 2 for bad input or an I/O error.";
 
 /// Arguments of `highwater compare`.

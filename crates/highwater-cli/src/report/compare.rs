@@ -1,15 +1,16 @@
 //! The comparison of two runs: each figure that differs, and whether the difference is noise.
 //!
 //! Noise is known only for figures of runs that were repeated (`replay --runs N`, or several
-//! outcomes in one file): if the values of the runs overlap, the difference is noise. A time of a
-//! run that was not repeated tells nothing by itself, and is marked so; counts that differ do.
+//! outcomes in one file): if the values of the runs overlap, the difference is noise. A figure of a
+//! run that was not repeated tells nothing by itself, and is marked so, if it is a time or a count
+//! that another run need not repeat. Other counts that differ do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use highwater_lab::report::Unit;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::counts::{RepeatedCounts, is_time};
 use super::leaves::{self, Range, Spread};
 use super::page::{Mood, Page};
 use super::table::{Cell, Line, table};
@@ -19,11 +20,11 @@ use super::{Envelope, Kind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Meaning {
-    /// The runs' values do not overlap, or the figure is a count of a run that is not repeated.
+    /// The runs' values do not overlap, or the figure is a count that each run repeats.
     Differs,
     /// The runs' values overlap.
     Noise,
-    /// A time that was measured once on a side.
+    /// A time, or a count that differs from run to run, that was measured once on a side.
     Once,
 }
 
@@ -67,6 +68,7 @@ struct Side {
     /// Figures by their paths: medians if the runs are repeated.
     figures: BTreeMap<String, f64>,
     spread: Spread,
+    counts: RepeatedCounts,
 }
 
 impl Runs {
@@ -97,7 +99,7 @@ impl Runs {
         Ok(Self {
             kind,
             sides: sides
-                .filter_map(|(name, runs)| Some((name, Side::new(runs)?)))
+                .filter_map(|(name, runs)| Some((name, Side::new(kind, runs)?)))
                 .collect(),
         })
     }
@@ -105,7 +107,7 @@ impl Runs {
 
 impl Side {
     /// `None` without a run.
-    fn new(mut runs: Vec<Value>) -> Option<Self> {
+    fn new(kind: &str, mut runs: Vec<Value>) -> Option<Self> {
         let repeated = (runs.len() > 1).then(|| leaves::spread(&runs));
         let run = runs.pop()?;
         let mut figures = leaves::of(&run);
@@ -117,6 +119,7 @@ impl Side {
         }
         Some(Self {
             spread: repeated.unwrap_or_else(|| spread(&run)),
+            counts: RepeatedCounts::of(kind, &run),
             run,
             figures,
         })
@@ -198,13 +201,17 @@ impl Comparison {
                 continue;
             }
             let sides = [(a, of_a.spread.get(figure)), (b, of_b.spread.get(figure))];
+            let repeats = [of_a, of_b].iter().all(|side| side.counts.repeats(figure));
             let change = a.filter(|a| *a != 0.0).zip(b);
             self.differences.push(Difference {
                 figure: format!("{prefix}{figure}"),
                 a,
                 b,
                 change_percent: change.map(|(a, b)| (b / a - 1.0) * 100.0),
-                meaning: meaning(figure, sides),
+                meaning: match meaning(sides) {
+                    Meaning::Once if repeats && !is_time(figure) => Meaning::Differs,
+                    meaning => meaning,
+                },
             });
         }
     }
@@ -240,7 +247,8 @@ fn spread(run: &Value) -> Spread {
         .unwrap_or_default()
 }
 
-fn meaning(figure: &str, sides: [(Option<f64>, Option<&Range>); 2]) -> Meaning {
+/// Returns the meaning of a difference in a figure that need not repeat.
+fn meaning(sides: [(Option<f64>, Option<&Range>); 2]) -> Meaning {
     let [Some([a_low, a_high]), Some([b_low, b_high])] = sides.map(|(value, range)| {
         range
             .map(|range| [range.low, range.high])
@@ -251,27 +259,10 @@ fn meaning(figure: &str, sides: [(Option<f64>, Option<&Range>); 2]) -> Meaning {
     if a_low <= b_high && b_low <= a_high {
         return Meaning::Noise;
     }
-    let is_once = sides.iter().any(|(_, range)| range.is_none());
-    if is_time(figure) && is_once {
-        Meaning::Once
-    } else {
-        Meaning::Differs
+    match sides.iter().any(|(_, range)| range.is_none()) {
+        true => Meaning::Once,
+        false => Meaning::Differs,
     }
-}
-
-/// Returns whether a figure is a time, or memory that the kernel counts. Its own name tells, and
-/// that of an object of percentiles (`hit_latency_us.p50`); others may be those of checks
-/// (`rss_bound`).
-fn is_time(figure: &str) -> bool {
-    let mut names = figure.rsplit('.');
-    let [own, object] = [(); 2].map(|()| names.next().unwrap_or_default());
-    let units = ["_us", "_ns", "_ms", "_s"];
-    let is_of_time = |name: &str| units.iter().any(|unit| name.ends_with(unit));
-    let has_no_unit = Unit::of(own).0 == Unit::Plain;
-    let is_of_kernel = ["rss_", "kernel_cached"]
-        .iter()
-        .any(|of| own.starts_with(of));
-    is_of_time(own) || (has_no_unit && is_of_time(object)) || is_of_kernel
 }
 
 /// Returns the settings and verdicts that differ, sorted by name.
@@ -409,7 +400,7 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
         |(name, a, b): &(String, String, String)| Line::from([name, a, b].map(Cell::text).to_vec());
     let settings: Vec<Line> = comparison.settings.iter().map(setting).collect();
     let count = |meaning| comparison.count(meaning).to_string();
-    let caption = "Grey: noise, or a time that was measured once";
+    let caption = "Grey: noise, or measured once where that tells nothing";
     let headings = ["figure", "a", "b", "change", "meaning"];
     Ok(Page {
         title: "Comparison of two runs".to_owned(),
@@ -505,11 +496,6 @@ mod tests {
         let found = compared(&[host(7, 2)], &[host(9, 4)]).expect("one kind");
         let want = [("checks.rss_bound.cpus_count", Meaning::Differs)];
         assert_eq!(meanings(&found), want);
-        let times = ["hit_latency_us.p50", "rows.p.v.cost_ns", "a.elapsed_s"];
-        // Symptom: milliseconds, measured once on each side, differed.
-        let others = ["read_p99_ms", "rss_peak_bytes", "kernel_cached_bytes"];
-        assert!(times.iter().chain(&others).all(|figure| is_time(figure)));
-        assert!(!is_time("wait_us.hits_percent") && !is_time("a_s.b.hits"));
     }
 
     /// Goal: of a set-up, only the fields that differ are told, by their names.

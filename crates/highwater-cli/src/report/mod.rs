@@ -15,6 +15,7 @@
 
 mod axis;
 pub(crate) mod compare;
+mod counts;
 pub(crate) mod curve;
 mod figure;
 pub(crate) mod host;
