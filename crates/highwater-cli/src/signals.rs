@@ -1,8 +1,11 @@
 //! Signals that end a run: the first one sets a flag that is polled, the second ends the program.
 //!
-//! Applies to SIGINT, SIGTERM and SIGHUP. SIGXFSZ, which the system sends when a file would exceed
-//! `ulimit -f`, is caught, so that the write returns an error.
+//! Applies to those of SIGINT, SIGTERM and SIGHUP that were not ignored when the program started:
+//! `nohup` and shells that start a job in the background ignore some of them, and a handler would
+//! undo that. SIGXFSZ, which the system sends when a file would exceed `ulimit -f`, is caught, so
+//! that the write returns an error.
 
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +37,7 @@ impl Signals {
         let received = Arc::new(AtomicUsize::new(0));
         let again = Arc::new(AtomicBool::new(false));
         let stop = Stop::default();
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in heeded(&[SIGINT, SIGTERM, SIGHUP]) {
             let number = usize::try_from(signal).map_err(io::Error::other)?;
             // Handlers run in the order of registration: the first to arrive finds the flag unset.
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
@@ -80,11 +83,28 @@ impl Origins {
     ///
     /// When the system refuses a handler.
     pub(crate) fn install() -> io::Result<Self> {
-        Ok(Self(SignalsInfo::new([SIGINT, SIGHUP])?))
+        Ok(Self(SignalsInfo::new(heeded(&[SIGINT, SIGHUP]))?))
     }
 
     /// Returns whether a terminal has sent one since the last call.
     pub(crate) fn is_from_terminal(&mut self) -> bool {
         self.0.pending().any(|origin| origin.cause == Cause::Kernel)
     }
+}
+
+/// Returns those of `signals` that this process does not ignore.
+fn heeded(signals: &[i32]) -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = ignored_mask(&status);
+    let is_heeded = |signal: &&i32| ignored >> (**signal - 1) & 1 == 0;
+    signals.iter().filter(is_heeded).copied().collect()
+}
+
+/// Returns the mask of ignored signals in `/proc/PID/status`, signal 1 in the lowest bit; 0 where
+/// the file does not tell.
+fn ignored_mask(status: &str) -> u64 {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }

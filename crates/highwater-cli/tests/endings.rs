@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn signals_end_a_run_that_waits_for_input() {
                 let mut child = start(&arguments);
                 let mut stdin = child.stdin.take().unwrap();
                 stdin.write_all(beginning.as_bytes()).unwrap();
-                wait_until_caught(&child);
+                wait_until_caught(&child, Signal::INT);
                 kill_process(Pid::from_child(&child), Signal::INT).unwrap();
                 let (ended, said) = finish(child);
                 assert_eq!((ended, said.trim()), (130, "highwater: interrupted"));
@@ -66,15 +66,45 @@ fn signals_end_a_run_that_waits_for_input() {
     }
 }
 
-/// Waits until the program handles SIGINT itself.
-fn wait_until_caught(child: &Child) {
+// Symptom: `nohup highwater ...` ended with 129 when its terminal closed. Method: a shell ignores
+// the signal, or not, and becomes the program; a run that has not ended by the signal ends with its
+// input.
+#[test]
+fn a_signal_that_is_ignored_from_the_start_stays_ignored() {
+    for (name, signal, code) in [("HUP", Signal::HUP, 129), ("INT", Signal::INT, 130)] {
+        for (trap, want) in [("''", 0), ("-", code)] {
+            let bench = Bench::new();
+            let script = format!("trap {trap} {name}; exec \"$@\"");
+            let mut command = Command::new("sh");
+            command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_highwater")]);
+            command.args(["replay", "-", "--format", "arc", "--dir", &bench.dir()]);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+            let mut stdin = child.stdin.take().unwrap();
+            stdin.write_all(b"16 8 0 0\n").unwrap();
+            // The last handler that is installed, and one that no shell has ignored.
+            wait_until_caught(&child, Signal::XFSZ);
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            if want == 0 {
+                // An end by the signal, which must not come, needs time to begin.
+                thread::sleep(Duration::from_millis(200));
+                drop(stdin);
+            }
+            let (ended, said) = finish(child);
+            assert_eq!(ended, want, "trap {trap} {name}: {said}");
+        }
+    }
+}
+
+/// Waits until the program handles a signal itself.
+fn wait_until_caught(child: &Child, signal: Signal) {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < PATIENCE, "no handler was installed");
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         let mask = mask.map(|mask| u64::from_str_radix(mask.trim(), 16).unwrap());
-        if mask.is_some_and(|mask| mask >> 1 & 1 == 1) {
+        if mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1) {
             return;
         }
         thread::sleep(Duration::from_millis(2));
