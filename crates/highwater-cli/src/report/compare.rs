@@ -108,15 +108,13 @@ impl Runs {
 impl Side {
     /// `None` without a run.
     fn new(kind: &str, mut runs: Vec<Value>) -> Option<Self> {
-        let repeated = (runs.len() > 1).then(|| leaves::spread(&runs));
+        // A run may lack a figure: a check that was not measurable, a latency without a sample. One
+        // that a single run has was measured once.
+        let repeated = (runs.len() > 1).then(|| leaves::spread_of_at_least(2, &runs));
+        let all = leaves::spread_of_at_least(1, &runs);
+        let medians = all.into_iter().map(|(path, range)| (path, range.median));
+        let figures = medians.collect();
         let run = runs.pop()?;
-        let mut figures = leaves::of(&run);
-        if let Some(spread) = &repeated {
-            let medians = spread
-                .iter()
-                .map(|(path, range)| (path.clone(), range.median));
-            figures.extend(medians);
-        }
         Some(Self {
             spread: repeated.unwrap_or_else(|| spread(&run)),
             counts: RepeatedCounts::of(kind, &run),
@@ -558,6 +556,25 @@ mod tests {
         let found = compared(&a[2..], &b).expect("y is common");
         assert_eq!(meanings(&found), want[1..]);
         assert_eq!(found.settings[0].0, "x");
+    }
+
+    // Symptom: a figure that one of several runs lacks was that of the last run alone, or missing.
+    #[test]
+    fn a_figure_that_a_run_lacks_has_the_spread_of_the_others() {
+        let lacking = json!({"checks": [], "bad_count": 0});
+        let host = |value: u64| {
+            let check = json!({"id": "drain", "cpus_count": value});
+            json!({"checks": [check], "bad_count": 0})
+        };
+        let b = [40, 45, 41].map(host);
+        let found = compared(&[lacking.clone(), host(40), host(60)], &b).expect("one kind");
+        let of = "checks.drain.cpus_count";
+        assert_eq!(meanings(&found), [(of, Meaning::Noise)]);
+        let found = compared(&[host(40), host(45), lacking.clone()], &b).expect("one kind");
+        assert_eq!(meanings(&found), [(of, Meaning::Noise)]);
+        assert_eq!(found.differences[0].a, Some(45.0));
+        let alone = runs(&[host(40), lacking]);
+        assert!(!alone.sides[""].spread.contains_key(of), "measured once");
     }
 
     /// Goal: files that have nothing in common are errors that name both.

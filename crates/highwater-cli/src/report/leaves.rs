@@ -73,13 +73,16 @@ fn collect(value: &Value, path: String, leaves: &mut BTreeMap<String, f64>) {
 
 /// Returns the spread of the figures that all runs have.
 pub(crate) fn spread(runs: &[Value]) -> Spread {
-    let leaves: Vec<_> = runs.iter().map(of).collect();
-    let Some(first) = leaves.first() else {
-        return Spread::new();
-    };
-    let range = |path: &String| {
-        let values = leaves.iter().map(|leaves| leaves.get(path).copied());
-        let mut values: Vec<f64> = values.collect::<Option<_>>()?;
+    spread_of_at_least(runs.len(), runs)
+}
+
+/// Returns the spread of the figures that at least `least` runs have, over the runs that have each.
+pub(super) fn spread_of_at_least(least: usize, runs: &[Value]) -> Spread {
+    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (path, value) in runs.iter().flat_map(of) {
+        values.entry(path).or_default().push(value);
+    }
+    let range = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
         Some(Range {
             low: *values.first()?,
@@ -87,9 +90,11 @@ pub(crate) fn spread(runs: &[Value]) -> Spread {
             high: *values.last()?,
         })
     };
-    let ranges = first.keys().map(|path| (path.clone(), range(path)));
-    ranges
-        .filter_map(|(path, range)| Some((path, range?)))
+    let often = values
+        .into_iter()
+        .filter(|(_, values)| values.len() >= least);
+    often
+        .filter_map(|(path, values)| Some((path, range(values)?)))
         .collect()
 }
 
