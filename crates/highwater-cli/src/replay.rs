@@ -205,9 +205,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
         Err(exit) => return exit,
     };
     let mut outcomes = Vec::new();
-    for _ in 0..arguments.runs {
+    for number in 1..=arguments.runs {
         match arguments.run_once(&signals) {
-            Ok(ran) => outcomes.push(ran),
+            Ok(ran) => outcomes.push(Ran { number, ..ran }),
             Err(exit) => return exit,
         }
     }
@@ -216,6 +216,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
 
 /// A run that has ended, and the curves of what it accessed, for a report.
 struct Ran {
+    /// Its place among the repeated runs, from 1.
+    number: u32,
     outcome: Outcome,
     curves: Vec<BesideCurves>,
 }
@@ -337,7 +339,11 @@ impl ReplayArguments {
                          directory with `--dir`"
                     ))
                 })?;
-                Ok(Ran { outcome, curves })
+                Ok(Ran {
+                    number: 1,
+                    outcome,
+                    curves,
+                })
             }
             Ok(Err(failure)) => Err(explain(&failure, signals)),
             Err(error) => Err(unusable(format_args!("{}", limits::no_thread(&error)))),
@@ -362,11 +368,21 @@ impl ReplayArguments {
             spread: leaves::spread(&jsons),
         });
         let is_clean = outcomes.iter().all(|ran| ran.outcome.report.is_clean());
-        let Ran { outcome, curves } = &outcomes[median];
+        let Ran {
+            outcome, curves, ..
+        } = &outcomes[median];
         let exit = match self.report(outcome, spread.as_ref()) {
             Exit::Fine if !is_clean => Exit::Failed,
             exit => exit,
         };
+        for (_, ran) in outcomes.iter().enumerate().filter(|(at, _)| *at != median) {
+            for fault in faults(&ran.outcome) {
+                complain(format_args!(
+                    "run {} of {}, which is not shown: {fault}",
+                    ran.number, self.runs
+                ));
+            }
+        }
         let Some(destination) = destination.filter(|_| exit != Exit::Unusable) else {
             return exit;
         };
@@ -409,6 +425,29 @@ impl ReplayArguments {
             Exit::Failed
         }
     }
+}
+
+/// Returns what makes a run fail, a text for each line; empty for a clean one.
+fn faults(outcome: &Outcome) -> Vec<String> {
+    let Report {
+        verify_failures,
+        leaked_frames,
+        leaked_bytes,
+        ..
+    } = outcome.report;
+    let mut faults = Vec::new();
+    if verify_failures > 0 {
+        faults.push(format!("{verify_failures} pages with wrong contents"));
+    }
+    let mismatches = outcome.mismatches.iter();
+    faults.extend(mismatches.map(|mismatch| format!("verify failure: {mismatch}")));
+    if leaked_frames > 0 || leaked_bytes > 0 {
+        let leaked = Bytes(leaked_bytes);
+        faults.push(format!(
+            "{leaked_frames} frames and {leaked} of charges leaked"
+        ));
+    }
+    faults
 }
 
 /// The report of a run, with the spread of several.
@@ -489,6 +528,9 @@ fn accesses(progress: &Progress) -> String {
 
 #[cfg(test)]
 mod tests {
+    use highwater_lab::control::Control;
+    use highwater_lab::trace::Format;
+
     use super::*;
 
     #[test]
@@ -502,5 +544,48 @@ mod tests {
         ] {
             assert_eq!(name_of(Path::new(path)), name);
         }
+    }
+
+    // Symptom: `--runs` ended with status 1 and no word where a run beside the shown one failed.
+    #[test]
+    fn the_faults_of_a_run_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let trace = TraceInput::Embedded {
+            name: "small",
+            bytes: b"16 8 0 0\n",
+        };
+        let options = ReaderOptions {
+            format: Some(Format::Arc),
+            ..ReaderOptions::default()
+        };
+        let config = ReplayConfig {
+            tenants: vec![TenantConfig {
+                trace,
+                options,
+                ..shipped()
+            }],
+            capacity: Bytes::mib(4),
+            threads: 1,
+            in_flight: 1,
+            backend: None,
+            policy: PolicyKind::default(),
+            tunables: Tunables::default(),
+            readahead: READAHEAD_USUAL,
+            io: DataIo::Buffered,
+            seed: 1,
+            dir: dir.path().to_owned(),
+        };
+        let replay = Replay::prepare(&config).unwrap();
+        let mut outcome = replay.run(&Control::default()).unwrap();
+        assert_eq!(faults(&outcome), Vec::<String>::new());
+        outcome.report.verify_failures = 12;
+        outcome.report.leaked_frames = 3;
+        outcome.mismatches = vec!["page 7".to_owned()];
+        let want = [
+            "12 pages with wrong contents",
+            "verify failure: page 7",
+            "3 frames and 0 B of charges leaked",
+        ];
+        assert_eq!(faults(&outcome), want);
     }
 }
