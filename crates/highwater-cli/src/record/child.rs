@@ -40,8 +40,8 @@ pub(crate) fn wait_and_exec(arguments: &WaiterArguments) -> Exit {
     Exit::Unusable
 }
 
-/// How long a command that runs has to end after SIGTERM, where the time is over or the recorder
-/// fails. Chosen: as long as container engines give it.
+/// How long a command that runs has to end after a signal, where the time is over, the recorder was
+/// told to end, or it fails. Chosen: as long as container engines give it.
 const TIME_TO_END: Duration = Duration::from_secs(10);
 
 /// A command that waits, or runs. Dropped before its end, it is told to end, and then killed.
@@ -136,26 +136,23 @@ impl Recorded {
             let is_ours = by != EndedBy::Nothing;
             return Ok(self.status.filter(|_| !is_ours).and_then(failure));
         }
-        let signal = match by {
-            EndedBy::Terminal => None,
-            EndedBy::Signal(number) => Signal::from_named_raw(number.into()),
-            EndedBy::Nothing => None,
-        };
-        if by == EndedBy::Nothing {
-            self.make_end(time);
-        }
-        if let Some(signal) = signal {
-            // It may end in between, and then there is no process to tell.
-            let _ = kill_process(self.pid, signal);
+        match by {
+            // The command has it already, and may be cleaning up.
+            EndedBy::Terminal => {}
+            EndedBy::Signal(number) => {
+                let signal = Signal::from_named_raw(number.into());
+                self.make_end(signal.unwrap_or(Signal::TERM), time);
+            }
+            EndedBy::Nothing => self.make_end(Signal::TERM, time),
         }
         self.status = Some(self.child.wait()?);
         Ok(None)
     }
 
-    /// Tells a command that runs to end, and kills one that goes on. One that may not be signalled,
-    /// as with `sudo`, is left to end by itself.
-    fn make_end(&mut self, time: Duration) {
-        if let Err(error) = kill_process(self.pid, Signal::TERM) {
+    /// Sends a command that runs a signal to end, and kills one that goes on. One that may not be
+    /// signalled, as with `sudo`, is left to end by itself.
+    fn make_end(&mut self, signal: Signal, time: Duration) {
+        if let Err(error) = kill_process(self.pid, signal) {
             complain(format_args!(
                 "the command cannot be told to end ({error}): waiting for it"
             ));
@@ -169,7 +166,8 @@ impl Recorded {
             thread::sleep(Duration::from_millis(10));
         }
         complain(format_args!(
-            "the command goes on after SIGTERM: it is killed"
+            "the command goes on after {}: it is killed",
+            name(signal)
         ));
         let _ = self.child.kill();
     }
@@ -182,11 +180,20 @@ impl Drop for Recorded {
         }
         if self.is_released {
             complain(format_args!("the command is told to end, by SIGTERM"));
-            self.make_end(TIME_TO_END);
+            self.make_end(Signal::TERM, TIME_TO_END);
         } else {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
+    }
+}
+
+/// Returns the name of a signal that ends a recording.
+fn name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::INT => "SIGINT",
+        Signal::HUP => "SIGHUP",
+        _ => "SIGTERM",
     }
 }
 
@@ -216,23 +223,31 @@ mod tests {
 
     use super::*;
 
-    // Symptom: a recording of so many seconds waited for ever for a command that ignores SIGTERM.
-    // Method: one that has said so; no time to end.
+    // Symptom: a recording of so many seconds, or one that a signal ended, waited for ever for a
+    // command that ignores the signal. Method: one that has said so; no time to end. The test would
+    // hang.
     #[test]
-    fn a_command_that_ignores_sigterm_is_killed() {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "trap '' TERM; echo; exec cat"]);
-        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = shell.spawn().unwrap();
-        let (_open, mut said) = (child.stdin.take(), child.stdout.take().unwrap());
-        said.read_exact(&mut [0]).unwrap();
-        let recorded = Recorded {
-            pid: Pid::from_child(&child),
-            child,
-            is_released: true,
-            status: None,
-        };
-        let ended = recorded.end_within(Duration::ZERO, EndedBy::Nothing);
-        assert_eq!(ended.unwrap(), None);
+    fn a_command_that_ignores_the_signal_is_killed() {
+        let signal = |signal: Signal| u8::try_from(signal.as_raw()).unwrap();
+        for (name, by) in [
+            ("TERM", EndedBy::Nothing),
+            ("TERM", EndedBy::Signal(signal(Signal::TERM))),
+            ("HUP", EndedBy::Signal(signal(Signal::HUP))),
+        ] {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("trap '' {name}; echo; exec cat")]);
+            let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = shell.spawn().unwrap();
+            let (_open, mut said) = (child.stdin.take(), child.stdout.take().unwrap());
+            said.read_exact(&mut [0]).unwrap();
+            let recorded = Recorded {
+                pid: Pid::from_child(&child),
+                child,
+                is_released: true,
+                status: None,
+            };
+            let ended = recorded.end_within(Duration::ZERO, by);
+            assert_eq!(ended.unwrap(), None);
+        }
     }
 }

@@ -46,7 +46,8 @@ direct I/O, tmpfs, and repeated accesses through a mapping: the kernel does not 
 Linux 6.12 the kernel reports neither reads nor faults; the summary says what a trace lacks.
 
 Ctrl-C ends a recording, and leaves a whole trace. A recording that was killed can be replayed with
-`replay --lenient`, up to about its last second.
+`replay --lenient`, up to about its last second. A signal to the recorder alone is passed on to the
+command, which is killed if it goes on for ten seconds.
 
 Needs write access to tracefs: root, or a group that `sudo mount -o remount,gid=GROUP,mode=770
 /sys/kernel/tracing` names. Names of other users' files also need root.
