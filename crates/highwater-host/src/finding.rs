@@ -323,6 +323,12 @@ impl Finding {
     }
 }
 
+/// Returns a sum that stays at its largest value instead of wrapping: a recorded machine may have
+/// any numbers.
+pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
 /// Returns a count as a float; exact below 2^53.
 #[expect(
     clippy::cast_precision_loss,

@@ -1,7 +1,7 @@
 //! Check 6: pages that may be parked in per-CPU lists.
 
 use super::{Check, threads};
-use crate::finding::{Figure, Finding, Thresholds, Unit, amount, counted, share};
+use crate::finding::{Figure, Finding, Thresholds, Unit, amount, counted, saturating_sum, share};
 use crate::machine::Machine;
 use crate::parse::PageSet;
 use crate::root::Missing;
@@ -33,7 +33,7 @@ fn run(machine: &Machine) -> Finding {
 
 fn measure(machine: &Machine) -> Result<Finding, Missing> {
     let zones = machine.zones()?;
-    let managed: u64 = zones.iter().map(|zone| zone.managed_pages).sum();
+    let managed = saturating_sum(zones.iter().map(|zone| zone.managed_pages));
     if managed == 0 {
         return Err(Missing::new(
             "needs a zone with managed pages in /proc/zoneinfo",
@@ -42,8 +42,8 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     let lists: Vec<&PageSet> = zones.iter().flat_map(|zone| &zone.page_sets).collect();
     let most = |list: &&PageSet| list.high_max_pages.unwrap_or(list.high_pages);
     let least = |list: &&PageSet| list.high_min_pages.unwrap_or(list.high_pages);
-    let parkable: u64 = lists.iter().map(most).sum();
-    let is_tuned = lists.iter().map(least).sum::<u64>() < parkable
+    let parkable = saturating_sum(lists.iter().map(most));
+    let is_tuned = saturating_sum(lists.iter().map(least)) < parkable
         && lists.iter().any(|list| list.high_max_pages.is_some());
     let figure = Figure {
         name: "parkable",

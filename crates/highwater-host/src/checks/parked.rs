@@ -1,7 +1,7 @@
 //! Check 5: free pages parked in per-CPU lists.
 
 use super::{Check, threads};
-use crate::finding::{Figure, Finding, Thresholds, Unit, amount, counted, share};
+use crate::finding::{Figure, Finding, Thresholds, Unit, amount, counted, saturating_sum, share};
 use crate::machine::Machine;
 use crate::root::Missing;
 
@@ -30,9 +30,9 @@ fn run(machine: &Machine) -> Finding {
 
 fn measure(machine: &Machine) -> Result<Finding, Missing> {
     let zones = machine.zones()?;
-    let managed: u64 = zones.iter().map(|zone| zone.managed_pages).sum();
+    let managed = saturating_sum(zones.iter().map(|zone| zone.managed_pages));
     let lists = zones.iter().flat_map(|zone| &zone.page_sets);
-    let parked: u64 = lists.clone().map(|list| list.count_pages).sum();
+    let parked = saturating_sum(lists.clone().map(|list| list.count_pages));
     if managed == 0 {
         return Err(Missing::new(
             "needs a zone with managed pages in /proc/zoneinfo",

@@ -1,7 +1,7 @@
 //! Check 1: by how much the cheap counter of resident pages may be off.
 
 use super::{Check, threads};
-use crate::finding::{Figure, Finding, Thresholds, Unit, amount, counted, float};
+use crate::finding::{Figure, Finding, Thresholds, Unit, amount, counted, float, saturating_sum};
 use crate::machine::Machine;
 use crate::process::{Process, bound_pages};
 use crate::root::Missing;
@@ -41,7 +41,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
     let table = machine.processes()?;
     // Shares of memory decide which processes are large; without their sum, the largest one is.
     let zones = machine.zones().unwrap_or_default();
-    let managed: u64 = zones.iter().map(|zone| zone.managed_pages).sum();
+    let managed = saturating_sum(zones.iter().map(|zone| zone.managed_pages));
     let pages = |process: &Process| {
         let exact = process.exact.map_or(0, |exact| exact.pages);
         process.counter_pages.max(exact).max(1)

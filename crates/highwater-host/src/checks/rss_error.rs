@@ -76,7 +76,8 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         ));
     }
     let bytes = |pages: u64| pages.saturating_mul(machine.page_bytes());
-    let sum: i64 = all.iter().map(|one| one.error_pages).sum();
+    let errors = all.iter().map(|one| one.error_pages);
+    let sum = errors.fold(0, i64::saturating_add);
     let measured = all.len();
     let mut large: Vec<Measured<'_>> = all
         .into_iter()
