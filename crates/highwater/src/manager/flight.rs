@@ -6,8 +6,10 @@
 //!
 //! A thread that waits for a page of a flight cannot know whether the thread that launched it will
 //! take its result. So the count has two sides: a thread that waits announces itself and then looks
-//! for flights; a thread that launches one counts it and then looks for announcements. At least one
-//! of them sees the other, and sees to it that the result is taken.
+//! for flights; a thread that launches some counts them, queues them, and then looks for
+//! announcements. At least one of them sees the other, and sees to it that the result is taken. Both
+//! may find the flights queued then: a look between the count and the queue would leave a flight to
+//! a waiter that finds nothing to submit.
 
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -241,20 +243,23 @@ impl Flights {
         }
     }
 
-    /// Counts a flight that is launched; returns whether a thread or task waits for pages that
-    /// others fill.
-    pub(super) fn launch(&self, file: FileId) -> bool {
+    /// Counts a flight that is launched, before it is queued.
+    pub(super) fn launch(&self, file: FileId) {
         self.nr_launched.add(1);
         let mut table = self.table.lock();
         table.count += 1;
-        // Relaxed: the fence below orders it.
+        // Relaxed: the fence of `is_waited_for` orders it.
         self.nr_afloat.store(table.count, Ordering::Relaxed);
         match table.of_files.iter_mut().find(|(of, _)| *of == file) {
             Some((_, count)) => *count += 1,
             None => table.of_files.push((file, 1)),
         }
         debug_assert!(table.is_counted(), "a file is listed without a flight");
-        drop(table);
+    }
+
+    /// Returns whether a thread or task waits for pages that others fill. Called when the flights
+    /// that the caller has launched are queued.
+    pub(super) fn is_waited_for(&self) -> bool {
         // SeqCst. Pairs with: the fence of `announce`. With less, this thread and one that waits
         // could each read a count from before the other's change.
         fence(Ordering::SeqCst);
@@ -274,7 +279,8 @@ impl Flights {
     pub(super) fn announce(&self) -> bool {
         // Relaxed: the fence orders it.
         self.nr_waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst. Pairs with: the fence of `launch`.
+        // SeqCst. Pairs with: the fence of `is_waited_for`. If this one is second, the flights that
+        // were launched before that are counted here, and queued.
         fence(Ordering::SeqCst);
         self.nr_afloat() > 0
     }
@@ -451,15 +457,29 @@ mod loom {
 
     #[test]
     fn a_launch_or_a_waiter_calls_the_reaper() {
-        // Goal: no flight is left in the ring while a thread waits for it.
+        // Goal: no flight is left in the queue, or in the ring, while a thread waits for it.
         model(|| {
             let flights = Arc::new(Flights::new());
+            let queue = Arc::new(AtomicU64::new(0));
             let file = a_file();
-            let waiter = Arc::clone(&flights);
-            let waiter = thread::spawn(move || waiter.announce());
-            let is_waited_for = flights.launch(file);
+            let waiter = (Arc::clone(&flights), Arc::clone(&queue));
+            let waiter = thread::spawn(move || {
+                let (flights, queue) = waiter;
+                let sees_flights = flights.announce();
+                if sees_flights {
+                    queue.swap(0, Ordering::Relaxed);
+                }
+                sees_flights
+            });
+            flights.launch(file);
+            queue.swap(1, Ordering::Relaxed);
+            let is_waited_for = flights.is_waited_for();
+            if is_waited_for {
+                queue.swap(0, Ordering::Relaxed);
+            }
             let sees_flights = waiter.join().unwrap();
             assert!(is_waited_for || sees_flights);
+            assert_eq!(queue.load(Ordering::Relaxed), 0, "a flight stays queued");
             drop(flights.aboard(file));
             flights.end_announcement();
             assert_eq!(flights.nr_afloat(), 0);
@@ -471,7 +491,7 @@ mod loom {
         model(|| {
             let flights = Arc::new(Flights::new());
             let file = a_file();
-            assert!(!flights.launch(file));
+            flights.launch(file);
             let closer = Arc::clone(&flights);
             let closer = thread::spawn(move || {
                 while closer.is_afloat(file) {

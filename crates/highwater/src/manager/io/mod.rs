@@ -230,20 +230,19 @@ impl Core {
     /// Has storage fill the pages of flights, without waiting for it. A driver hands them to the
     /// system later, together with others.
     pub(super) fn launch(&self, flights: Vec<Flight>) {
-        if self.set_off(flights) || !drive::is_driving(&self.io) {
+        self.set_off(flights);
+        if self.io.flights.is_waited_for() || !drive::is_driving(&self.io) {
             self.see_to_it();
         }
     }
 
     /// As [`launch`](Self::launch), for a thread that launches more and then [sees to
-    /// it](Self::see_to_it); returns whether a thread or task waits for pages that others fill.
-    pub(super) fn set_off(&self, flights: Vec<Flight>) -> bool {
-        let mut is_waited_for = false;
+    /// it](Self::see_to_it).
+    pub(super) fn set_off(&self, flights: Vec<Flight>) {
         for flight in flights {
-            is_waited_for |= self.io.flights.launch(flight.source.file().id());
+            self.io.flights.launch(flight.source.file().id());
             self.start(flight);
         }
-        is_waited_for
     }
 
     /// As [`launch`](Self::launch), for a thread that may wait and goes on to read other pages: the
@@ -396,6 +395,10 @@ impl Core {
         }
         if nr_ended > 0 || count > 0 {
             self.feed(ring);
+            // As in `launch`, for what was in the backlog: a waker, or the next poll, may block.
+            if self.io.flights.is_waited_for() {
+                self.submit_reads();
+            }
         }
         woken.wake();
         count
