@@ -17,7 +17,7 @@ use super::alarm::Alarm;
 use super::error::ReadError;
 use super::fault::{Found, ROUNDS_MAX};
 use super::fill::InRead;
-use super::flight::{Arrived, Landing};
+use super::flight::{Arrived, Landing, TaskWait};
 use super::mapping::Mapping;
 use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX, Patience};
 use super::source::FillSource;
@@ -37,8 +37,8 @@ pub(super) struct TaskFault {
     /// Its wait for another thread's fill or eviction of the page.
     turn: Option<WakerTicket>,
     shortage: MemoryWait,
-    /// Whether it is counted as waiting for a page that another thread fills.
-    is_announced: bool,
+    /// How it is counted as waiting for a page that another thread fills.
+    counted: Option<TaskWait>,
 }
 
 /// A task's wait for memory.
@@ -84,8 +84,8 @@ impl TaskFault {
     /// Begins a poll of the task.
     pub(super) fn end_announcement(&mut self, core: &Core) {
         self.shortage.alarm = None;
-        if std::mem::take(&mut self.is_announced) {
-            core.io.flights.end_announcement();
+        if let Some(wait) = self.counted.take() {
+            core.io.flights.end_task_wait(wait);
         }
     }
 
@@ -157,7 +157,7 @@ impl TaskFault {
                     return self.poll_landing(map, page, context);
                 }
                 PolledFault::Waits | PolledFault::Short => {
-                    self.is_announced = core.announce_from_outside();
+                    self.counted = Some(core.wait_of_task());
                     return Poll::Pending;
                 }
             }
@@ -170,7 +170,7 @@ impl TaskFault {
         page: MapPage,
         context: &mut Context<'_>,
     ) -> Poll<Result<Arrived, ReadError>> {
-        debug_assert!(!self.is_announced, "the page is in this task's own flight");
+        debug_assert_eq!(self.counted, None, "the page is in this task's own flight");
         let landing = self.landing.as_ref().expect("it is afloat");
         let landed = landing.poll(context);
         if landed.is_ready() {

@@ -7,9 +7,13 @@
 //! A thread that waits for a page of a flight cannot know whether the thread that launched it will
 //! take its result. So the count has two sides: a thread that waits announces itself and then looks
 //! for flights; a thread that launches some counts them, queues them, and then looks for
-//! announcements. At least one of them sees the other, and sees to it that the result is taken. Both
-//! may find the flights queued then: a look between the count and the queue would leave a flight to
-//! a waiter that finds nothing to submit.
+//! announcements. At least one of them sees the other, and sees to it that the result is taken. The
+//! flights are queued then: a launcher that looked between the count and the queue would leave them
+//! to a waiter that finds nothing to submit.
+//!
+//! A task that a thread drives is not announced while the thread polls: most such tasks wait for
+//! flights of that thread itself, which hands them over together. It is counted, and the thread
+//! announces itself for the time that it sleeps.
 
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -179,6 +183,15 @@ impl Wanted {
     }
 }
 
+/// How a task is counted that waits for pages that others fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TaskWait {
+    /// As a thread that waits.
+    Announced,
+    /// As driven: it is announced while a driver sleeps.
+    Driven,
+}
+
 /// The flights of a manager that have not landed, and their waiters.
 #[derive(Debug)]
 pub(super) struct Flights {
@@ -188,6 +201,10 @@ pub(super) struct Flights {
     /// Number of threads and tasks that wait for pages that others fill.
     /// Written by: them. Read by: threads that have launched. Publishes: nothing.
     nr_waiting: AtomicU64,
+    /// Number of driven tasks that wait for pages that others fill.
+    /// Written by: the threads that poll them. Read by: drivers before they sleep. Publishes:
+    /// nothing; a driver finds those that it has counted itself.
+    nr_driven: AtomicU64,
     /// A copy of the count under the lock.
     /// Written by: holders of the lock. Read by: any thread. Publishes: nothing.
     nr_afloat: AtomicU64,
@@ -236,6 +253,7 @@ impl Flights {
             table: Mutex::new(&FLIGHTS_LOCK, FlightTable::default()),
             landed: Condvar::new(),
             nr_waiting: AtomicU64::new(0),
+            nr_driven: AtomicU64::new(0),
             nr_afloat: AtomicU64::new(0),
             nr_untaken: Arc::new(AtomicU64::new(0)),
             nr_launched: StatCell::new(),
@@ -290,6 +308,30 @@ impl Flights {
         // Relaxed: it ends a wait, and announces nothing.
         let before = self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "announced before");
+    }
+
+    /// Counts a driven task as waiting for pages that others fill.
+    pub(super) fn count_driven(&self) {
+        // Relaxed: see the field.
+        self.nr_driven.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether driven tasks wait for pages that others fill.
+    pub(super) fn is_any_driven(&self) -> bool {
+        // Relaxed: see the field.
+        self.nr_driven.load(Ordering::Relaxed) > 0
+    }
+
+    /// Ends the wait of a task.
+    pub(super) fn end_task_wait(&self, wait: TaskWait) {
+        match wait {
+            TaskWait::Announced => self.end_announcement(),
+            TaskWait::Driven => {
+                // Relaxed: as in `end_announcement`.
+                let before = self.nr_driven.fetch_sub(1, Ordering::Relaxed);
+                debug_assert!(before > 0, "counted before");
+            }
+        }
     }
 
     /// Returns the number of flights that have not landed.
@@ -393,7 +435,7 @@ impl Drop for Aboard<'_> {
 }
 
 #[cfg(all(test, loom))]
-mod loom {
+pub(super) mod loom {
     //! Models: launching, landing, waiting and cancelling.
 
     use std::future::poll_fn;
@@ -408,7 +450,7 @@ mod loom {
     use crate::topology::Topology;
     use crate::units::{FilePage, Pages};
 
-    fn a_file() -> FileId {
+    pub(in crate::manager) fn a_file() -> FileId {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
         let cache = PageCache::new(memory, &Topology::flat(1), Regime::Atomic);
         cache

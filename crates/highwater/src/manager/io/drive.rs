@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::Io;
+use super::{Announced, Io};
 use crate::manager::{Core, Manager};
 use crate::memmap::Bell;
 use crate::sync::{Arc, Condvar, LockClass, Mutex, OnceLock, Rank};
@@ -207,6 +207,8 @@ impl Core {
     /// Sleeps until a read has ended, or a waker is called.
     fn sleep_in_ring(&self, signal: &DriverSignal) {
         let io = &self.io;
+        // First, so that the number of flights is exact.
+        let _announced = self.announce_driven();
         let Some(ring) = io.ring().filter(|_| io.flights.nr_afloat() > 0) else {
             return signal.park();
         };
@@ -224,15 +226,32 @@ impl Core {
             }
         }
     }
+
+    /// Counts this thread as waiting, while it sleeps, for the pages that its tasks wait for, and
+    /// has them filled: another driver may have queued them, and wait for what these tasks hold.
+    fn announce_driven(&self) -> Option<Announced<'_>> {
+        let flights = &self.io.flights;
+        flights.is_any_driven().then(|| {
+            // This thread takes their results; of later ones, the driver that launches them calls
+            // the reaper.
+            if flights.announce() {
+                self.submit_reads();
+            }
+            Announced(flights)
+        })
+    }
 }
 
 #[cfg(all(test, loom))]
 mod loom {
-    //! Model: a driver's sleep. The sleep in the ring differs in the bell, which stays rung.
+    //! Models: a driver's sleep. The sleep in the ring differs in the bell, which stays rung.
 
     use ::loom::{model, thread};
 
     use super::*;
+    use crate::manager::flight::Flights;
+    use crate::manager::flight::loom::a_file;
+    use crate::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn a_wake_ends_the_sleep_or_prevents_it() {
@@ -244,6 +263,38 @@ mod loom {
                 signal.park();
             }
             task.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_driver_does_not_sleep_beside_a_read_that_another_has_queued() {
+        // Goal: the read is submitted, and its result is taken by the reaper or by the driver that
+        // sleeps, although the other driver then blocks. Method: a read that the sleeper submits
+        // ends its sleep in the ring; the reaper is the waker.
+        model(|| {
+            let flights = Arc::new(Flights::new());
+            let queue = Arc::new(AtomicU64::new(0));
+            let signal = Arc::new(DriverSignal::new());
+            let waker = Waker::from(Arc::clone(&signal));
+            flights.count_driven();
+            let sleeper = (Arc::clone(&flights), Arc::clone(&queue));
+            let sleeper = thread::spawn(move || {
+                let (flights, queue) = sleeper;
+                if flights.is_any_driven() && flights.announce() {
+                    queue.swap(0, Ordering::Relaxed);
+                }
+                if flights.nr_afloat() == 0 {
+                    signal.park();
+                }
+            });
+            flights.launch(a_file());
+            queue.swap(1, Ordering::Relaxed);
+            if flights.is_waited_for() {
+                queue.swap(0, Ordering::Relaxed);
+                waker.wake();
+            }
+            sleeper.join().unwrap();
+            assert_eq!(queue.load(Ordering::Relaxed), 0, "a read stays queued");
         });
     }
 }

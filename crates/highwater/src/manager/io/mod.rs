@@ -39,7 +39,7 @@ use std::{fmt, io};
 use super::Core;
 use super::error::ReadError;
 use super::fill::{Fills, InRead};
-use super::flight::{Flight, Flights, Wanted};
+use super::flight::{Flight, Flights, TaskWait, Wanted};
 use crate::cache::{FileId, Filling, PageKey};
 use crate::group::GroupNode;
 use crate::memmap::{Frame, FrameRing};
@@ -268,14 +268,16 @@ impl Core {
         Announced(&self.io.flights)
     }
 
-    /// As [`wait_for_others`](Self::wait_for_others) for a task, unless this thread drives; returns
-    /// whether the task is counted.
-    pub(super) fn announce_from_outside(&self) -> bool {
-        let is_outside = !drive::is_driving(&self.io);
-        if is_outside && self.io.flights.announce() {
+    /// As [`wait_for_others`](Self::wait_for_others) for a task; returns how it is counted.
+    pub(super) fn wait_of_task(&self) -> TaskWait {
+        if drive::is_driving(&self.io) {
+            self.io.flights.count_driven();
+            return TaskWait::Driven;
+        }
+        if self.io.flights.announce() {
             self.see_to_it();
         }
-        is_outside
+        TaskWait::Announced
     }
 
     /// Sees to it that flights land, unless this thread drives.
