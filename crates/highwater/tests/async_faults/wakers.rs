@@ -148,6 +148,61 @@ fn a_waker_that_panics_takes_no_other_with_it() {
     }
 }
 
+/// A task that panics when it is dropped.
+struct PanicsAtEnd;
+
+impl Wake for PanicsAtEnd {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for PanicsAtEnd {
+    fn drop(&mut self) {
+        panic!("this panic is part of a test");
+    }
+}
+
+/// Polls a read once, and leaves the only waker of its task to it.
+fn leave_behind(map: &Mapping, page: u64) {
+    let mut read = Box::pin(map.read_async(page));
+    let waker = Waker::from(Arc::new(PanicsAtEnd));
+    let polled = read.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    drop(read);
+}
+
+// Symptom: a waker that panicked when it was dropped, with a read that had been dropped, ended the
+// thread that landed the read: later reads, and the file's end, waited for ever. Method: one for
+// each thread, and one more, whose storage does not answer until they are dropped. With io_uring,
+// the reads are dropped before they are submitted, and left to the reaper.
+#[test]
+fn a_waker_that_panics_when_it_is_dropped_ends_no_thread() {
+    for (engine, builder) in engines() {
+        let scene = Scene::new(builder.clone(), 64);
+        let hw = builder.build().unwrap();
+        let storage = TestFile::new(64);
+        let (file, map) = mapped(&hw, &storage, Access::ReadOnly);
+        map.set_read_pattern(ReadPattern::Random);
+        let is_done = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&is_done);
+        // Not joined where it fails.
+        thread::spawn(move || {
+            let held_up = storage.pages.lock().unwrap();
+            (0..17).for_each(|nth| leave_behind(&map, nth * 2));
+            drop(held_up);
+            hw.block_on(map.read_async(63)).unwrap();
+            drop((map, file, hw));
+            if engine == "io_uring" {
+                scene.hw.block_on(async { leave_behind(&scene.map, 1) });
+                scene.map.prefetch([63]).unwrap();
+                scene.settle();
+            }
+            drop(scene);
+            done.store(true, Ordering::SeqCst);
+        });
+        wait_for(&is_done, engine);
+    }
+}
+
 // Symptom: the page of a read that was dropped stayed charged, because its file was closed while
 // the read still had it pinned.
 #[test]

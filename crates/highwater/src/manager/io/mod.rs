@@ -33,6 +33,7 @@ mod reaper;
 mod threads;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::{fmt, io};
 
@@ -105,8 +106,8 @@ struct RingLoad {
 /// group, which may have a file, whose end waits for flights: dropped when this one is over.
 struct Remains {
     waker: Option<Waker>,
-    _wanted: Option<Wanted>,
-    _group: GroupNode,
+    wanted: Option<Wanted>,
+    group: GroupNode,
 }
 
 /// A thread that waits for pages that others fill, until dropped.
@@ -434,7 +435,14 @@ impl Core {
     /// absent; returns the tasks to wake, when nothing is half landed.
     fn land(&self, flight: Flight, read: Result<usize, ReadError>) -> Woken {
         let (remains, mut woken) = Woken::held_by(|| self.end_flight(flight, read));
-        woken.extend(remains.waker);
+        let Remains {
+            waker,
+            wanted,
+            group,
+        } = remains;
+        woken.extend(waker);
+        drop_caught(wanted);
+        drop_caught(group);
         woken
     }
 
@@ -482,8 +490,8 @@ impl Core {
         drop(aboard);
         Remains {
             waker,
-            _wanted: wanted,
-            _group: group,
+            wanted,
+            group,
         }
     }
 
@@ -515,6 +523,14 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+/// Drops what may run the program's code. A panic of that must not end the thread, which lands the
+/// reads of others.
+fn drop_caught<T>(remains: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(remains))).is_err() {
+        tracing::error!("a destructor panicked after a read");
     }
 }
 
