@@ -15,8 +15,8 @@
 //! # Reaping
 //!
 //! These threads take the ring's completions: a thread in `Manager::block_on`, which *drives*,
-//! between its polls and instead of sleeping; a thread that polls a future and finds some; and the
-//! *reaper*, a thread of the manager that sleeps until it is called. It is called whenever a page
+//! between its polls and instead of sleeping; a thread that waits for a file's flights to end; and
+//! the *reaper*, a thread of the manager that sleeps until called. It is called whenever a page
 //! of a flight may be waited for by a thread that does not drive: when a future is polled outside
 //! `block_on`; when a blocking read launches readahead; when one or a task waits for a page that
 //! another thread fills, for memory, or for a file's flights to end; and when a driver leaves. It
