@@ -99,14 +99,13 @@ impl ReadThreads {
     /// Returns whether a thread has nothing to read; starts one if need be.
     fn is_any_free(&self, state: &mut ReadQueue, core: &Core) -> bool {
         debug_assert!(!state.is_ending, "files are closed before the threads end");
-        if state.queue.len() < state.nr_free() {
-            return true;
+        if state.queue.len() >= state.nr_free() && state.threads.len() < THREADS_MAX {
+            let started = self.start(core);
+            state.threads.extend(started);
         }
-        let started = (state.threads.len() < THREADS_MAX).then(|| self.start(core));
-        let started = started.flatten();
-        let is_free = started.is_some();
-        state.threads.extend(started);
-        is_free
+        // Looked at again: where a thread could not be started before, older reads are left for the
+        // one that was.
+        state.queue.len() < state.nr_free()
     }
 
     /// Takes a read of a file that no thread has begun.
@@ -236,5 +235,74 @@ impl Core {
             // Not until the resize ends: it may wait for these pages.
             thread::sleep(MOVE_PAUSE);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cache::{Access, Backing};
+    use crate::manager::Manager;
+    use crate::sync::Arc;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::units::{FilePage, PAGE_BYTES};
+
+    /// Storage of zeros whose reads wait until they may end.
+    #[derive(Debug)]
+    struct HeldUpReads(Arc<AtomicBool>);
+
+    impl Backing for HeldUpReads {
+        fn len(&self) -> u64 {
+            64 * PAGE_BYTES
+        }
+        fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+            while !self.0.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            buf.fill(0);
+            Ok(buf.len())
+        }
+        fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
+            Ok(buf.len())
+        }
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_new_thread_is_not_free_beside_an_older_read() {
+        // Symptom: a thread in a read queued another behind busy threads, and waited for it.
+        // Method: all threads are busy, and a read is left in the queue. One of them is left out of
+        // the account, as if it had not started, so that another is started.
+        let may_end = Arc::new(AtomicBool::new(false));
+        let hw = Manager::builder().build().unwrap();
+        let storage = Arc::new(HeldUpReads(Arc::clone(&may_end)));
+        let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
+        let map = hw.space(&hw.root()).map_file(&file, 0..64).unwrap();
+        let threads = &hw.core().io.threads;
+        // Pages that are not neighbours are read one by one.
+        for nth in 0..=THREADS_MAX as u64 {
+            map.prefetch([nth * 2]).unwrap();
+        }
+        let mut state = threads.state.lock();
+        while state.nr_busy < THREADS_MAX {
+            drop(state);
+            thread::yield_now();
+            state = threads.state.lock();
+        }
+        assert_eq!(state.queue.len(), 1);
+        let left_out = state.threads.pop();
+        state.nr_busy -= 1;
+        let is_free = threads.is_any_free(&mut state, hw.core());
+        assert_eq!(state.threads.len(), THREADS_MAX, "a thread was started");
+        state.threads.extend(left_out);
+        state.nr_busy += 1;
+        drop(state);
+        may_end.store(true, Ordering::Relaxed);
+        assert!(!is_free, "the older read takes the new thread");
     }
 }
