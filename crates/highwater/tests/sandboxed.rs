@@ -11,6 +11,7 @@ mod sandbox;
 mod support;
 
 use std::env;
+use std::fs;
 use std::io;
 use std::process::{Command, exit};
 use std::sync::Arc;
@@ -18,7 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::{Access, Backing, Bytes, Limits, Manager, Pages, ReadError};
+use highwater::{
+    Access, Background, Backing, BuildError, Bytes, Limits, Manager, Pages, ReadError,
+};
 use support::{TestFile, assert_empty, first_word, mapped};
 
 const FRAMES: u64 = 256;
@@ -172,6 +175,35 @@ fn requests_end_with_errors_where_no_barrier_can_be_had() {
     assert_eq!(first_word(map.read(&hw.enter(), 7).unwrap()), 7);
     // Not dropped: the manager's end may need the refused calls.
     exit(0);
+}
+
+// Symptom: a manager that was refused a thread moved the recording of the last run to `.old`; the
+// second one that was refused replaced it there.
+#[test]
+fn a_manager_that_is_refused_a_thread_leaves_the_last_recording() {
+    let name = "a_manager_that_is_refused_a_thread_leaves_the_last_recording";
+    if in_a_process(name, &["EPERM"]).is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.rec");
+    let build = || {
+        let builder = Manager::builder().background(Background::Thread);
+        builder.recorder(&path, Bytes::mib(1)).build()
+    };
+    let hw = build().unwrap();
+    hw.mark("the crash");
+    drop(hw);
+    let before = fs::read(&path).unwrap();
+    enter_sandbox(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN);
+    for _ in 0..2 {
+        let refused = build().unwrap_err();
+        assert!(matches!(refused, BuildError::Thread(_)), "{refused}");
+        assert!(fs::read(&path).unwrap() == before, "the recording is gone");
+        let names = fs::read_dir(dir.path()).unwrap();
+        let names = names.map(|it| it.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["flight.rec"]);
+    }
 }
 
 /// Pins the thread to its current CPU.

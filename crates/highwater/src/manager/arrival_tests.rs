@@ -8,7 +8,7 @@ use crate::cache::Access;
 use crate::group::Limits;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread;
-use crate::units::{FilePage, MapPage};
+use crate::units::{Bytes, FilePage, MapPage};
 
 /// Longer than the 8 ms that a request waits without progress.
 const SUSPENDED: Duration = Duration::from_millis(50);

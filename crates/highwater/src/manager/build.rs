@@ -9,7 +9,7 @@ use super::capacity::CapacityRange;
 use super::error::BuildError;
 use super::io::IoThreads;
 use super::read::ReadaheadMax;
-use super::recorder::RecorderThread;
+use super::recorder::{Recorder, RecorderThread, refused};
 use super::writeback::WritebackThread;
 use super::{Core, Manager, Parts, Shared};
 use crate::cache::SwapArea;
@@ -63,6 +63,10 @@ impl Builder {
         let readahead = ReadaheadMax::new(self.readahead);
         #[cfg(feature = "lab")]
         let readahead = readahead.with_marks(self.lab.marks);
+        // Declared before the core, which ends first if a later step fails.
+        let created = self.recorder.as_ref();
+        let created = created.map(|(path, size)| Recorder::create(path, *size, cpus));
+        let (recorder, unpublished) = created.transpose()?.unzip();
         let core = Arc::new(Core::new(
             topology,
             Parts {
@@ -83,7 +87,7 @@ impl Builder {
                 grace: self.grace,
                 timer: self.timer,
                 engine: self.engine,
-                recorder: self.recorder,
+                recorder,
             },
         )?);
         let fits = core.bring_to_capacity();
@@ -91,13 +95,18 @@ impl Builder {
         core.look_at_dirty_limits();
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let writer = WritebackThread::start(self.background, &core).map_err(BuildError::Thread)?;
-        let recorder = RecorderThread::start(self.background, &core).map_err(BuildError::Thread)?;
+        let records = RecorderThread::start(self.background, &core).map_err(BuildError::Thread)?;
+        // After all that can fail: it takes the place of the recording before.
+        if let (Some(new), Some((path, size))) = (unpublished, self.recorder) {
+            let published = new.publish();
+            published.map_err(|source| refused(&path, size, source))?;
+        }
         let memory = Arc::clone(&core.memory);
         let shared = Shared {
             _reclaimer: reclaimer,
             _writer: writer,
             _io: IoThreads::of(&core),
-            _recorder: recorder,
+            _recorder: records,
             core,
         };
         Ok(Manager {

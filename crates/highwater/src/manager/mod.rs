@@ -121,7 +121,6 @@ pub use vmstat::{Counter, CounterKind};
 pub use wait::ChargeWait;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::cache::{FileEntry, FileKind, PageCache, SwapArea};
@@ -133,7 +132,7 @@ use crate::reclaim::policy::EvictionPolicy;
 use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::topology::Topology;
-use crate::units::{Bytes, Pages, Pfn};
+use crate::units::{Pages, Pfn};
 use alarm::{Alarms, Timer};
 use background::{Polled, Reclaimer, Wakeup};
 use capacity::CapacityRange;
@@ -236,8 +235,7 @@ struct Parts {
     grace: Duration,
     timer: Option<Timer>,
     engine: IoEngine,
-    /// The recorder's path and size.
-    recorder: Option<(PathBuf, Bytes)>,
+    recorder: Option<Recorder>,
 }
 
 impl Manager {
@@ -318,9 +316,6 @@ impl Core {
             Pages::ZERO => FrameMemory::without_frames(),
             frames => FrameMemory::new(frames)?,
         });
-        // After all that can fail here: it takes the place of the recording before.
-        let recorder = recorder.map(|(path, size)| Recorder::create(&path, size, nr_cpus));
-        let recorder = recorder.transpose()?;
         let pool = FramePool::with_config(Arc::clone(&memory), config);
         let pool = Arc::new(pool.expect("a machine has a CPU, and the memory is new"));
         let groups = GroupTree::with_regime(regime, nr_cpus);

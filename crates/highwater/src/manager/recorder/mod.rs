@@ -50,6 +50,7 @@ pub(in crate::manager) use thread::RecorderThread;
 
 use std::collections::VecDeque;
 use std::env;
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process;
@@ -63,7 +64,7 @@ use crate::units::{Bytes, PAGE_SIZE};
 use crate::victim::Choice;
 use format::{FileHeader, clip};
 use gather::{MARK_MAX, Note, Scribe, TickKind};
-use ring::RingFile;
+use ring::{RingFile, Unpublished};
 
 static SCRIBE_LOCK: LockClass = LockClass::new("recorder", Rank::Leaf);
 static NOTES_LOCK: LockClass = LockClass::new("recorder notes", Rank::Leaf);
@@ -218,9 +219,19 @@ fn short(path: &GroupPath) -> String {
     clip(&path, PATH_MAX).to_owned()
 }
 
+/// Returns the error of a recording that cannot be made.
+pub(super) fn refused(path: &Path, size: Bytes, source: io::Error) -> BuildError {
+    let path = path.display().to_string();
+    BuildError::Recorder { path, size, source }
+}
+
 impl Recorder {
-    /// Creates the recording.
-    pub(super) fn create(path: &Path, size: Bytes, nr_cpus: usize) -> Result<Self, BuildError> {
+    /// Creates the recording, which is not at its path before it is published.
+    pub(super) fn create(
+        path: &Path,
+        size: Bytes,
+        nr_cpus: usize,
+    ) -> Result<(Self, Unpublished), BuildError> {
         let (min, max) = SIZES.into_inner();
         if !SIZES.contains(&size) {
             return Err(BuildError::RecorderSize { size, min, max });
@@ -236,16 +247,14 @@ impl Recorder {
             page_size: u32::try_from(PAGE_SIZE).expect("a page is small"),
             program: program.map_or(String::new(), |name| name.to_string_lossy().into_owned()),
         };
-        let ring = RingFile::create(path, &header).map_err(|source| BuildError::Recorder {
-            path: path.display().to_string(),
-            size,
-            source,
-        })?;
-        Ok(Self {
+        let created = RingFile::create(path, &header);
+        let (ring, unpublished) = created.map_err(|source| refused(path, size, source))?;
+        let recorder = Self {
             scribe: Mutex::new(&SCRIBE_LOCK, Some(Box::new(Scribe::new(ring)))),
             notes: Mutex::new(&NOTES_LOCK, Notes::default()),
             woken: Condvar::new(),
-        })
+        };
+        Ok((recorder, unpublished))
     }
 
     /// Queues a note, and wakes the thread. Returns whether there is a thread.

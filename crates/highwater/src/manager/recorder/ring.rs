@@ -1,4 +1,4 @@
-//! The ring file: creation, and appending records to it.
+//! The ring file: creation, publication at its path, and appending records to it.
 //!
 //! **Protocol.** One thread at a time writes (`Recorder` hands the ring over), each record by one
 //! `pwrite`, then the hint. The bytes are in the kernel's page cache when the call returns, so they
@@ -35,14 +35,10 @@ pub(super) struct RingFile {
 }
 
 impl RingFile {
-    /// Creates the file, with all of its blocks, so that a full disk is an error here. A recording
-    /// that is there is kept as `PATH.old`, in place of an earlier one; on an error it stays where
-    /// it is. No file of another kind is replaced.
-    pub(super) fn create(path: &Path, header: &FileHeader) -> io::Result<Self> {
-        let (is_there, old) = (is_recording(path)?, beside(path, ".old"));
-        if is_there {
-            is_recording(&old)?;
-        }
+    /// Creates the file as `PATH.PID.new`, with all of its blocks, so that a full disk is an error
+    /// here.
+    pub(super) fn create(path: &Path, header: &FileHeader) -> io::Result<(Self, Unpublished)> {
+        kept_as(path)?;
         let new = beside(path, &format!(".{}.new", std::process::id()));
         // Of a process that was killed here, which had this number: the first of a container always
         // has the same.
@@ -50,33 +46,16 @@ impl RingFile {
             fs::remove_file(&new)?;
         }
         let file = OpenOptions::new().write(true).create_new(true).open(&new)?;
-        // Another process of that number may do the same at this moment.
-        let is_own = || {
-            let found = fs::symlink_metadata(&new)?;
-            Ok::<_, io::Error>(found.ino() == file.metadata()?.ino())
-        };
-        let written = write_all(&file, header).and_then(|()| {
-            if !is_own()? {
-                return Err(exists("another process makes a recording of this name"));
-            }
-            if is_there {
-                fs::rename(path, old)?;
-            }
-            fs::rename(&new, path)
-        });
-        if let Err(error) = written {
-            if is_own().is_ok_and(|is_own| is_own) {
-                // The error says more than a failure to clean up would.
-                let _ = fs::remove_file(&new);
-            }
-            return Err(error);
-        }
-        Ok(Self {
-            file,
+        let path = path.to_owned();
+        let unpublished = Unpublished { file, new, path };
+        write_all(&unpublished.file, header)?;
+        let ring = Self {
+            file: unpublished.file.try_clone()?,
             size: header.ring,
             seq: 1,
             at: 0,
-        })
+        };
+        Ok((ring, unpublished))
     }
 
     /// Appends a record, whose payload stands behind room for the header, and overwrites the
@@ -137,6 +116,66 @@ impl RingFile {
     }
 }
 
+/// The file of a recording that is not at its path yet; removed on drop.
+#[derive(Debug)]
+pub(in crate::manager) struct Unpublished {
+    file: File,
+    new: PathBuf,
+    path: PathBuf,
+}
+
+impl Unpublished {
+    /// Moves the recording to its path. A recording that is there is kept as `PATH.old`, in place
+    /// of an earlier one; on an error it stays where it is. No file of another kind is replaced.
+    pub(in crate::manager) fn publish(self) -> io::Result<()> {
+        let old = kept_as(&self.path)?;
+        if !self.is_own()? {
+            return Err(exists("another process makes a recording of this name"));
+        }
+        replace(&self.path, &self.new, old.as_deref())
+    }
+
+    /// Returns whether the file of that name is this one: another process of the same number may
+    /// make a recording at the same moment.
+    fn is_own(&self) -> io::Result<bool> {
+        let found = fs::symlink_metadata(&self.new)?;
+        Ok(found.ino() == self.file.metadata()?.ino())
+    }
+}
+
+impl Drop for Unpublished {
+    fn drop(&mut self) {
+        // A published file has left that name.
+        if self.is_own().is_ok_and(|is_own| is_own) {
+            // The error that led here says more than a failure to clean up would.
+            let _ = fs::remove_file(&self.new);
+        }
+    }
+}
+
+/// Renames `new` to `path`, and the file that is there to `old`; on an error that stays.
+fn replace(path: &Path, new: &Path, old: Option<&Path>) -> io::Result<()> {
+    if let Some(old) = old {
+        fs::rename(path, old)?;
+    }
+    let renamed = fs::rename(new, path);
+    if let (Err(_), Some(old)) = (&renamed, old) {
+        // The first error says more than a failure to move it back would.
+        let _ = fs::rename(old, path);
+    }
+    renamed
+}
+
+/// Returns the name under which a recording at `path` is kept, if there is one.
+fn kept_as(path: &Path) -> io::Result<Option<PathBuf>> {
+    if !is_recording(path)? {
+        return Ok(None);
+    }
+    let old = beside(path, ".old");
+    is_recording(&old)?;
+    Ok(Some(old))
+}
+
 /// Returns whether there is a recording at `path`: to be kept. False if there is nothing, or an
 /// empty file.
 fn is_recording(path: &Path) -> io::Result<bool> {
@@ -177,4 +216,23 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    // Goal: a recording that could not be put into the place of another one leaves that there.
+    // Method: the new file is missing, so that the first rename succeeds and the second fails.
+    #[test]
+    fn a_recording_that_cannot_be_replaced_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("flight.rec");
+        let [new, old] = [".1.new", ".old"].map(|suffix| beside(&path, suffix));
+        fs::write(&path, MAGIC).unwrap();
+        let failed = replace(&path, &new, Some(&old)).unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::NotFound);
+        assert_eq!(fs::read(&path).unwrap(), MAGIC);
+        assert!(!old.exists());
+    }
 }
