@@ -5,15 +5,16 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::group::Stalls;
-use highwater::{Access, Backing, Bytes, Group, Limits, Manager, Mapping, Pages};
+use highwater::{Access, Backing, Bytes, Group, Limits, Manager, Mapping, Pages, Working};
 use support::{TestFile, assert_empty, manager};
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
@@ -176,6 +177,64 @@ fn full_is_not_lost_while_a_known_thread_can_go_on() {
         assert!(full.abs_diff(lost) <= 1 && lost > 1, "{full} of {lost} us");
     }
     scene.end();
+}
+
+thread_local! {
+    /// What this thread works for until it ends.
+    static TO_THE_END: RefCell<Vec<Working>> = const { RefCell::new(Vec::new()) };
+    /// Works for a group when the thread ends.
+    static AT_THE_END: RefCell<Option<WorksLast>> = const { RefCell::new(None) };
+}
+
+struct WorksLast(Group, mpsc::Sender<Stalls>);
+
+impl Drop for WorksLast {
+    fn drop(&mut self) {
+        let Self(group, pressure) = self;
+        let working = group.work();
+        pressure.send(group.pressure()).expect("the test waits");
+        drop(working);
+    }
+}
+
+// Symptom: a thread that worked for two siblings until its end, by a thread-local, left the groups
+// above them twice: *full* grew there although another thread worked for them.
+#[test]
+fn work_that_ends_with_its_thread_ends_once() {
+    let scene = Scene::new();
+    let sibling = scene.tenant.child("sibling", Limits::default()).unwrap();
+    let working = scene.tenant.work();
+    let groups = [scene.query.clone(), sibling];
+    let ended = thread::spawn(move || {
+        // Used before the library's own thread-locals, and so dropped after them.
+        TO_THE_END.with_borrow_mut(|works| works.extend(groups.iter().map(Group::work)));
+    });
+    ended.join().unwrap();
+    // A thread that works for no group; this one still works for the tenant.
+    thread::scope(|scope| drop(scope.spawn(|| scene.stall())));
+    let [_, tenant, root] = scene.pressure();
+    for above in [tenant, root] {
+        assert!(above.some.total_us > 0);
+        assert_eq!(above.full.total_us, 0);
+    }
+    drop(working);
+    scene.end();
+}
+
+// Symptom: `work` in the destructor of a thread-local aborted the process.
+#[test]
+fn a_destructor_of_a_thread_local_can_work() {
+    let hw = manager(256);
+    let tenant = hw.root().child("tenant", Limits::default()).unwrap();
+    let (sender, seen) = mpsc::channel();
+    let group = tenant.clone();
+    let ended = thread::spawn(move || {
+        AT_THE_END.set(Some(WorksLast(group.clone(), sender)));
+        drop(group.work());
+    });
+    ended.join().unwrap();
+    assert_eq!(seen.recv(), Ok(Stalls::default()));
+    assert_empty(&hw);
 }
 
 #[test]

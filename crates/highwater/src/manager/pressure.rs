@@ -12,6 +12,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use super::group::Group;
@@ -23,23 +24,22 @@ use crate::sync::Arc;
 thread_local! {
     /// Whether this thread is in a stall. Stalls do not nest.
     static IS_STALLED: Cell<bool> = const { Cell::new(false) };
-    /// The groups that this thread works for.
-    static WORKS_FOR: RefCell<Vec<GroupNode>> = const { RefCell::new(Vec::new()) };
+    /// The groups that this thread works for. Never dropped, so that destructors of other
+    /// thread-locals can read it; the last [`Working`] frees its memory.
+    static WORKS_FOR: ManuallyDrop<RefCell<Vec<GroupNode>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// Returns the depth down to which this thread has declared to work for `group` and its ancestors;
 /// `None` if it works for none of them.
 fn known_depth(group: &GroupNode) -> Option<u32> {
-    WORKS_FOR
-        .try_with(|works_for| {
-            let works_for = works_for.borrow();
-            works_for
-                .iter()
-                .filter_map(|worked| group.depth_shared_with(worked))
-                .max()
-        })
-        .ok()
-        .flatten()
+    WORKS_FOR.with(|works_for| {
+        let works_for = works_for.borrow();
+        works_for
+            .iter()
+            .filter_map(|worked| group.depth_shared_with(worked))
+            .max()
+    })
 }
 
 /// A stall of this thread; ends on drop.
@@ -149,8 +149,8 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// A lock for each level of the tree, here and on drop: call it for each query or task, not for
-    /// each charge.
+    /// A lock for each level of the tree, here and on drop, and an allocation unless the thread
+    /// already works for a group: call it for each query or task, not for each charge.
     ///
     /// # Examples
     ///
@@ -171,7 +171,7 @@ impl Group {
         group.change_stalls(shared.core.now(), |depth| {
             (known.is_none_or(|known| depth > known)).then_some(Change::Enter)
         });
-        WORKS_FOR.with_borrow_mut(|works_for| works_for.push(group.clone()));
+        WORKS_FOR.with(|works_for| works_for.borrow_mut().push(group.clone()));
         Working {
             shared,
             group,
@@ -208,14 +208,19 @@ impl Group {
 
 impl Drop for Working {
     fn drop(&mut self) {
-        let forget = |works_for: &RefCell<Vec<GroupNode>>| {
+        let forgotten = WORKS_FOR.with(|works_for| {
             let mut works_for = works_for.borrow_mut();
             let last = works_for.iter().rposition(|worked| *worked == self.group);
             debug_assert!(last.is_some(), "this thread works for the group");
-            last.map(|last| works_for.remove(last))
-        };
+            let forgotten = last.map(|last| works_for.remove(last));
+            if works_for.is_empty() {
+                // No destructor frees it at the thread's end.
+                *works_for = Vec::new();
+            }
+            forgotten
+        });
         // Dropped outside the borrow: the handle may own objects that end with it.
-        drop(WORKS_FOR.try_with(forget));
+        drop(forgotten);
         let known = known_depth(&self.group);
         self.group.change_stalls(self.shared.core.now(), |depth| {
             (known.is_none_or(|known| depth > known)).then_some(Change::Leave)

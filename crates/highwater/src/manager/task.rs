@@ -25,7 +25,7 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// One allocation. For each poll, two locks for each level of the tree.
+    /// One allocation. For each poll, one more, and two locks for each level of the tree.
     ///
     /// # Examples
     ///
