@@ -239,30 +239,48 @@ fn what_cannot_be_read_ahead_is_nobodys_error() {
     assert_empty(&hw);
 }
 
-// Goal: readahead stays within the available memory. Method: a group of 64 pages, and a pool of
-// 128, read 2,000 pages in order three times; usage is checked after each read.
+/// Reads 2,000 pages in order, three times, in a pool of `capacity` pages, for a group of at most
+/// `max` pages or a child of it without a maximum; returns the calls of the storage.
+fn calls_within(capacity: u64, max: u64, payer: Payer) -> Vec<(u64, u64)> {
+    let hw = manager(capacity);
+    let limits = Limits::max(Pages(max).bytes());
+    let group = hw.root().child("small", limits).unwrap();
+    let payer = match payer {
+        Payer::Limited => group.clone(),
+        Payer::Child => group.child("unlimited", Limits::default()).unwrap(),
+    };
+    let storage = Recorder::new(2_000);
+    let file = open(&hw, &storage);
+    let map = hw.space(&payer).map_file(&file, 0..2_000).unwrap();
+    for _ in 0..3 {
+        for page in 0..2_000 {
+            assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
+            assert!(group.usage_precise() <= Pages(max).bytes());
+        }
+    }
+    drop((map, file));
+    assert_empty(&hw);
+    storage.calls()
+}
+
+#[derive(Clone, Copy)]
+enum Payer {
+    Limited,
+    Child,
+}
+
+// Goal: readahead stays within the available memory, also where an ancestor has the maximum.
+// Method: a group of 64 pages, and a pool of 128, read 2,000 pages in order three times; usage is
+// checked after each read. A child without a maximum reads in the same windows.
 #[test]
 fn readahead_fits_into_a_group_and_a_pool() {
     for (capacity, max) in [(4_096, 64), (128, 128)] {
-        let hw = manager(capacity);
-        let limits = Limits::max(Pages(max).bytes());
-        let group = hw.root().child("small", limits).unwrap();
-        let storage = Recorder::new(2_000);
-        let file = open(&hw, &storage);
-        let map = hw.space(&group).map_file(&file, 0..2_000).unwrap();
-        for _ in 0..3 {
-            for page in 0..2_000 {
-                assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
-                assert!(group.usage_precise() <= Pages(max).bytes());
-            }
-        }
-        let calls = storage.calls();
+        let calls = calls_within(capacity, max, Payer::Limited);
         let longest = calls.iter().map(|(_, pages)| *pages).max();
         let share = (capacity / 64).min(max / 16);
         assert!(longest <= Some(share), "{longest:?} of {share}");
         assert!(calls.len() < 4_000, "{} calls", calls.len());
-        drop((map, file));
-        assert_empty(&hw);
+        assert_eq!(calls_within(capacity, max, Payer::Child), calls);
     }
 }
 

@@ -439,9 +439,10 @@ impl Builder {
     /// 32 pages, as with the kernel's `read_ahead_kb` of 128, while storage keeps up with its
     /// reader, and up to eight times as many where it does not. It stays at 32 where the reader
     /// reads its windows itself: without [background threads](Self::background), and from a
-    /// buffered file. A window is also at most a 64th of the capacity, and a 16th of the maximum of
-    /// the group that pays; with [`ReadPattern::Sequential`](crate::ReadPattern::Sequential), twice
-    /// all that, as in Linux. Default: 256 pages ([`READAHEAD_MAX`]).
+    /// buffered file. A window is also at most a 64th of the frames in use, and a 16th of the least
+    /// maximum of the group that pays and its ancestors; with
+    /// [`ReadPattern::Sequential`](crate::ReadPattern::Sequential), twice all that, as in Linux.
+    /// Default: 256 pages ([`READAHEAD_MAX`]).
     ///
     /// # Examples
     ///

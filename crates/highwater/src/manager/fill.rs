@@ -33,8 +33,8 @@ const FLIGHT_MIN: usize = 32;
 /// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
 /// stay on the inactive list until they are read, also where that list is a small part of the pool.
 const CAPACITY_SHARE: u64 = 64;
-/// Largest window as a share of the payer's maximum. Chosen: likewise; a group's pages are its own,
-/// a pool's belong to many groups.
+/// Largest window as a share of the least maximum of the payer and its ancestors. Chosen: likewise;
+/// a group's pages are its own, a pool's belong to many groups.
 const MAX_SHARE: u64 = 16;
 
 /// Reads that fail while the file's length changes, until one counts; and the longest pause between
@@ -93,7 +93,7 @@ impl Core {
             return Pages(1);
         }
         let capacity = self.pool.managed().0 / CAPACITY_SHARE;
-        let group = source.group.limits().max.pages_floor().0 / MAX_SHARE;
+        let group = source.group.effective_max().pages_floor().0 / MAX_SHARE;
         let frames = self.readahead.get().min(Pages(capacity.min(group)));
         Pages(frames.0 >> source.file.order().get())
     }
