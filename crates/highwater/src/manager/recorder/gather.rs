@@ -74,6 +74,7 @@ pub(super) struct Scribe {
     queues_before: Vec<SeenQueue>,
     spare: Vec<QueueView>,
     has_failed: bool,
+    has_warned_of_size: bool,
 }
 
 /// A group as it was last written.
@@ -104,6 +105,7 @@ impl Scribe {
             queues_before: Vec::new(),
             spare: Vec::new(),
             has_failed: false,
+            has_warned_of_size: false,
         }
     }
 
@@ -185,13 +187,23 @@ impl Scribe {
         self.tick += 1;
         debug_assert!(self.whole.0 < self.tick, "moments are numbered upwards");
         (self.whole, self.ticked_at) = ((self.tick, now), now);
-        let mut part = Part::begin(self, now);
-        part.groups(core)?;
-        part.frames(core)?;
-        part.locks()?;
-        part.files(core)?;
-        part.counters(core)?;
-        part.end()
+        let begun_at = self.ring.end();
+        let written = Part::begin(self, now).all(core);
+        self.look_at_size(Bytes(self.ring.end() - begun_at));
+        written
+    }
+
+    /// Warns once of a ring that does not hold two whole moments of `whole` bytes: each overwrites
+    /// the one before while it is written, and one above the ring its own start.
+    fn look_at_size(&mut self, whole: Bytes) {
+        let (size, needed) = (self.ring.size(), Bytes(2 * whole.0));
+        if needed > size && !std::mem::replace(&mut self.has_warned_of_size, true) {
+            tracing::warn!(
+                size_bytes = size.0,
+                needed_bytes = needed.0,
+                "the recording is too small for its groups: moments are lost"
+            );
+        }
     }
 
     fn write_changes(&mut self, core: &Core, now: Duration) -> io::Result<()> {
@@ -401,6 +413,16 @@ impl<'a> Part<'a> {
         let mut out = Out(&mut self.scribe.record);
         out.byte(item as u8);
         Ok(out)
+    }
+
+    /// Writes the items, and ends.
+    fn all(mut self, core: &Core) -> io::Result<()> {
+        self.groups(core)?;
+        self.frames(core)?;
+        self.locks()?;
+        self.files(core)?;
+        self.counters(core)?;
+        self.end()
     }
 
     fn end(self) -> io::Result<()> {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use super::format::{
     ALIGN, FileHeader, HINT_AT, Hint, Kind, MAGIC, RECORD_HEAD, RING_AT, RecordHead,
 };
+use crate::units::Bytes;
 
 /// Bytes of zeros written at once.
 const ZEROS: usize = 1 << 20;
@@ -104,6 +105,16 @@ impl RingFile {
     /// Returns the number of the newest record; 0 if there is none.
     pub(super) fn newest(&self) -> u64 {
         self.seq - 1
+    }
+
+    /// Returns the size of the ring.
+    pub(super) fn size(&self) -> Bytes {
+        Bytes(self.size)
+    }
+
+    /// Returns the position behind the newest record.
+    pub(super) fn end(&self) -> u64 {
+        self.at
     }
 
     /// Notes where the newest record ends.

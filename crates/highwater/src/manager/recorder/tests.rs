@@ -1,4 +1,5 @@
-//! Writes that fail: the program goes on, hears of it once, and loses those records alone.
+//! Writes that fail, and rings that are too small or damaged: the program goes on, hears of it
+//! once, and loses those records alone.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -15,6 +16,7 @@ use tracing::{Event, Level, Metadata, Subscriber, subscriber};
 
 use super::format::{FileHeader, RING_AT};
 use super::{Everything, Recorder, Recording, RecordingError};
+use crate::group::Limits;
 use crate::manager::Manager;
 use crate::sync::{Arc, StatCell};
 use crate::units::Bytes;
@@ -85,6 +87,28 @@ fn loses_only_what_fails(broken: &Path, errno: i32) {
     let last = recording.moment(recording.last().unwrap()).unwrap();
     assert!(last.is_whole);
     assert!(last.groups[0].usage.contains(Bytes::mib(1)));
+}
+
+// Symptom: a ring too small for a whole moment had none that could be read, and nothing said so.
+#[test]
+fn a_ring_too_small_for_two_moments_is_warned_of_once() {
+    // A group takes its name and some 50 bytes; the ring has 1 MiB.
+    for (nr_groups, expected) in [(1_000, 0), (2_500, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let builder = Manager::builder().capacity(Bytes::mib(16));
+        let builder = builder.recorder(dir.path().join("flight.rec"), Bytes::mib(1));
+        let hw = builder.build().unwrap();
+        for nr in 0..nr_groups {
+            drop(hw.root().child(&format!("{nr:0>200}"), Limits::default()));
+        }
+        let nr_warnings = Arc::new(StatCell::default());
+        subscriber::with_default(Warnings(Arc::clone(&nr_warnings)), || {
+            for _ in 0..3 {
+                hw.record_now(Everything::Yes);
+            }
+        });
+        assert_eq!(nr_warnings.get(), expected, "{nr_groups} groups");
+    }
 }
 
 #[test]
