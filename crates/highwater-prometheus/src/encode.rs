@@ -94,33 +94,40 @@ impl Families<'_, '_> {
 
     fn limits(&mut self, rows: &[Row]) -> fmt::Result {
         type Of = fn(&Own) -> Bytes;
-        let families: [(&str, &str, Of); 4] = [
+        // With the value of a limit that is not set.
+        let families: [(&str, &str, Of, Bytes); 4] = [
             (
                 "memory_min",
-                "Hard protection from reclaim for others",
+                "Hard protection from reclaim for others; no series where it is not set",
                 |own| own.limits.min,
+                Bytes::ZERO,
             ),
             (
                 "memory_low",
-                "Soft protection from reclaim for others",
+                "Soft protection from reclaim for others; no series where it is not set",
                 |own| own.limits.low,
+                Bytes::ZERO,
             ),
             (
                 "memory_high",
                 "Throttling limit; no series where it is not set",
                 |own| own.limits.high,
+                Bytes::MAX,
             ),
             (
                 "memory_max",
                 "Hard limit; no series where it is not set",
                 |own| own.limits.max,
+                Bytes::MAX,
             ),
         ];
-        families.into_iter().try_for_each(|(name, help, of)| {
-            self.bytes(name, help, rows, |row| {
-                row.own.as_ref().map(of).filter(|limit| *limit < Bytes::MAX)
+        families
+            .into_iter()
+            .try_for_each(|(name, help, of, unset)| {
+                self.bytes(name, help, rows, |row| {
+                    row.own.as_ref().map(of).filter(|limit| *limit != unset)
+                })
             })
-        })
     }
 
     /// A gauge of bytes for each group that has a value.

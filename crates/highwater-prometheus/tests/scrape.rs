@@ -109,6 +109,10 @@ fn the_largest_groups_are_named_and_the_rest_is_summed() {
         (limit("max", "/large/query"), limit("high", "/large")),
         (None, None)
     );
+    assert_eq!(
+        (limit("min", "/large"), limit("low", "/large/query")),
+        (None, None)
+    );
     assert_eq!(limit("max", "other"), None);
     drop((held, others));
 }
