@@ -71,6 +71,7 @@ fn signals_end_a_run_that_waits_for_input() {
 // input.
 #[test]
 fn a_signal_that_is_ignored_from_the_start_stays_ignored() {
+    support::heed_signals();
     for (name, signal, code) in [("HUP", Signal::HUP, 129), ("INT", Signal::INT, 130)] {
         for (trap, want) in [("''", 0), ("-", code)] {
             let bench = Bench::new();

@@ -5,8 +5,11 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
 
 use fastrand::Rng;
+use signal_hook::consts::{SIGHUP, SIGINT};
 
 /// Smaller than the traces here, so that reclaim has work.
 pub(crate) const CAPACITY: &str = "8MiB";
@@ -16,7 +19,24 @@ pub(crate) fn seed() -> u64 {
     std::env::var("SEED").map_or(20, |seed| seed.parse().unwrap())
 }
 
+/// Has programs that are started from now on not ignore the signals that end a run, also where the
+/// tests do, as under `nohup`: a signal that has a handler is not ignored after `exec`.
+pub(crate) fn heed_signals() {
+    static HEEDED: Once = Once::new();
+    HEEDED.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+        for signal in [SIGHUP, SIGINT] {
+            if ignored >> (signal - 1) & 1 == 1 {
+                signal_hook::flag::register(signal, Arc::<AtomicBool>::default()).unwrap();
+            }
+        }
+    });
+}
+
 pub(crate) fn highwater(arguments: &[&str]) -> Command {
+    heed_signals();
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
     command.args(arguments);
     command

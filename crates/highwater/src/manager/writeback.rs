@@ -503,9 +503,7 @@ impl Core {
 mod tests {
     use super::*;
     use crate::cache::Access;
-    use crate::frame::Tunables;
     use crate::manager::zeros::Zeros;
-    use crate::sync::Arc;
     use crate::sync::atomic::{AtomicBool, Ordering};
     use crate::units::Bytes;
 
