@@ -136,10 +136,12 @@ struct CpuPlace {
 impl Topology {
     /// Detects the CPUs of this machine.
     ///
-    /// Never fails. A CPU that goes offline during detection has no known place. If the place of a
-    /// CPU that stays online cannot be read, the topology is flat over the known CPU numbers; if
-    /// not even the numbers can be read, it is flat over [`std::thread::available_parallelism`]
-    /// CPUs. In both cases a `tracing` event names the file.
+    /// Never fails. A CPU that goes offline during detection has no known place. One whose caches
+    /// the system does not describe is taken to share those of its core, and no other core's. If
+    /// no caches are described, or a file that describes a CPU is broken, the topology is flat over
+    /// the CPUs that are online, or over all known CPU numbers if these cannot be read; if not even
+    /// the numbers can be read, it is flat over [`std::thread::available_parallelism`] CPUs.
+    /// Wherever it is flat, a `tracing` event names the file.
     ///
     /// # Cost
     ///
@@ -173,7 +175,15 @@ impl Topology {
         };
         let places = sysfs::places(files, nr_cpus).unwrap_or_else(|unreadable| {
             tracing::warn!(%unreadable, nr_cpus, "CPU places unknown, assuming a flat topology");
-            flat_places(nr_cpus)
+            let all = flat_places(nr_cpus);
+            match sysfs::online(files, nr_cpus) {
+                Ok(online) => {
+                    let mut places = vec![None; nr_cpus];
+                    online.iter().for_each(|&cpu| places[cpu] = all[cpu]);
+                    places
+                }
+                Err(_) => all,
+            }
         });
         Self::ranked(TopologyKind::Detected, &places)
     }

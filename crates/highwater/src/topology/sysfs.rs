@@ -16,8 +16,10 @@
 //! CPU hotplug continues while the files are read. The kernel removes a CPU's `cache` directory
 //! before the CPU leaves `online`, and adds it after the CPU has come; its `topology` directory
 //! goes last. A reading during which that happened is repeated, once. A CPU that vanishes from the
-//! second reading too is skipped: it has no place, like one that was offline all the time. Any
-//! other violation of the rules ends the reading with [`Unreadable`].
+//! second reading too is skipped: it has no place, like one that was offline all the time. One that
+//! is online still, without a description of its caches, shares those of its core's other threads;
+//! a core without any has a last-level cache of its own. Any other violation of the rules ends the
+//! reading with [`Unreadable`], and so does a machine without any description of caches.
 
 use std::fmt;
 use std::fs;
@@ -73,6 +75,14 @@ pub(super) fn nr_possible(files: &(impl Files + ?Sized)) -> Result<usize, Unread
     Ok(CpuList::read(files, "possible")?.highest() + 1)
 }
 
+/// Returns the numbers of the CPUs that are online, all below `nr_cpus`.
+pub(super) fn online(
+    files: &(impl Files + ?Sized),
+    nr_cpus: usize,
+) -> Result<Vec<usize>, Unreadable> {
+    Ok(CpuList::online(files, nr_cpus)?.iter().collect())
+}
+
 /// Returns the place of every CPU below `nr_cpus`; `None` for those that are not online, or
 /// vanished.
 pub(super) fn places(
@@ -97,8 +107,7 @@ struct Survey {
 
 impl Survey {
     fn take(files: &(impl Files + ?Sized), nr_cpus: usize) -> Result<Self, Unreadable> {
-        let online = CpuList::read(files, "online")?;
-        online.check_below(nr_cpus, "online")?;
+        let online = CpuList::online(files, nr_cpus)?;
         let mut groups = CpuGroups::new(files, nr_cpus);
         let mut places = vec![None; nr_cpus];
         let mut vanished = None;
@@ -112,12 +121,19 @@ impl Survey {
                 Err(unreadable) => return Err(unreadable),
             }
         }
-        let is_settled = vanished.is_none() && CpuList::read(files, "online")? == online;
-        match vanished {
+        let Some(unreadable) = vanished else {
+            let is_settled = CpuList::read(files, "online")? == online;
+            return Ok(Self { places, is_settled });
+        };
+        if places.iter().all(Option::is_none) {
             // They did not vanish: they are not described.
-            Some(unreadable) if places.iter().all(Option::is_none) => Err(unreadable),
-            _ => Ok(Self { places, is_settled }),
+            return Err(unreadable);
         }
+        if let Ok(still) = CpuList::online(files, nr_cpus) {
+            groups.place_by_core(&still, &mut places);
+        }
+        let is_settled = false;
+        Ok(Self { places, is_settled })
     }
 }
 
@@ -160,6 +176,26 @@ impl<'a, F: Files + ?Sized> CpuGroups<'a, F> {
         let sharers = || last_level_cache(files, &format!("cpu{cpu}/cache"));
         let llc = self.llcs.group_of(files, cpu, sharers)?;
         Ok(CpuPlace { socket, llc, core })
+    }
+
+    /// Places those of the CPUs that have none and whose core is known.
+    fn place_by_core(&self, cpus: &CpuList, places: &mut [Option<CpuPlace>]) {
+        let mut llcs = vec![None; places.len()];
+        for (core, llc) in self.cores.groups.iter().zip(&self.llcs.groups) {
+            if let (&Some(core), &Some(llc)) = (core, llc) {
+                llcs[core] = Some(llc);
+            }
+        }
+        for cpu in cpus.iter() {
+            if places[cpu].is_none()
+                && let Some(core) = self.cores.groups[cpu]
+                && let Some(socket) = self.sockets[core]
+            {
+                // The core's number is that of a thread of it, and thus of no other core's cache.
+                let llc = llcs[core].unwrap_or(core);
+                places[cpu] = Some(CpuPlace { socket, llc, core });
+            }
+        }
     }
 }
 
@@ -249,6 +285,13 @@ impl CpuList {
         let text = read(files, name)?;
         Self::parse(text.trim())
             .ok_or_else(|| Unreadable::new(name, format!("`{}` is no CPU list", text.trim())))
+    }
+
+    /// Reads which CPUs are online.
+    fn online(files: &(impl Files + ?Sized), nr_cpus: usize) -> Result<Self, Unreadable> {
+        let online = Self::read(files, "online")?;
+        online.check_below(nr_cpus, "online")?;
+        Ok(online)
     }
 
     /// Rejects a list with CPUs that can never appear.

@@ -239,6 +239,47 @@ fn room_for_cpus_that_are_not_there_costs_nothing() {
     }
 }
 
+// Symptom: a virtual machine with room to grow and without a description of its caches paid for all
+// 1,024 CPUs that it could have. Method: as above, with a broken file, and without caches.
+#[test]
+fn a_flat_topology_is_over_the_cpus_that_are_online() {
+    let root = SERVER.lay_out();
+    write(&root, "possible", "0-1023");
+    write(&root, "online", "0-3");
+    write(&root, "cpu0/cache/index3/level", "three");
+    let broken = detect(&root);
+    for cpu in 0..SERVER.nr_cpus() {
+        fs::remove_dir_all(root.path().join(format!("cpu{cpu}/cache"))).unwrap();
+    }
+    for topology in [broken, detect(&root)] {
+        assert_eq!((topology.nr_cpus(), topology.nr_online()), (4, 4));
+        assert!(is_flat(&topology), "{topology}");
+    }
+}
+
+// Symptom: CPUs without a description of their caches were taken for offline, and the last ones
+// were cut off. Method: the last cache is not described, and one CPU beside another thread that is.
+#[test]
+fn a_cpu_without_a_description_of_its_caches_keeps_its_core() {
+    let root = SERVER.lay_out();
+    let expected = detect(&root);
+    for cpu in [5, 20, 21, 22, 23, 44, 45, 46, 47] {
+        fs::remove_dir_all(root.path().join(format!("cpu{cpu}/cache"))).unwrap();
+    }
+    let topology = detect(&root);
+    let counts = (topology.nr_cpus(), topology.nr_online());
+    assert_eq!(counts, (SERVER.nr_cpus(), SERVER.nr_cpus()));
+    let numbers = || (0..SERVER.nr_cpus()).map(CpuId::from_index);
+    for (one, other) in numbers().flat_map(|one| numbers().map(move |other| (one, other))) {
+        let is_last = |cpu: CpuId| cpu.index() % SERVER.nr_cores() >= 20;
+        let shared = match expected.sharing(one, other) {
+            Sharing::Llc if is_last(one) => Sharing::Socket,
+            shared => shared,
+        };
+        assert_eq!(topology.sharing(one, other), shared, "{one:?}, {other:?}");
+    }
+}
+
 // Goal: the machine that runs the test can be detected at all.
 // Method: the scheduler's own number of this CPU must be inside.
 #[test]
