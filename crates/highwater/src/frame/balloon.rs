@@ -15,7 +15,7 @@
 //!
 //! Trimming changes no count: frames are taken by address, 4 MiB at a time, given back to the
 //! system, and freed. A request that finds no frame meanwhile waits for the trim
-//! ([`FramePool::is_trimming`]), which may have been preempted while it withholds all of a small
+//! ([`FramePool::is_withholding`]), which may have been preempted while it withholds all of a small
 //! pool.
 //!
 //! Frames given back by either count as fresh: frames that are still resident are allocated before
@@ -30,7 +30,6 @@ use std::ops::Range;
 use super::backend::Wait;
 use super::{FramePool, Watermarks};
 use crate::memmap::{Block, FrameMemory, HUGE_FRAMES, HugePages};
-use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{CpuId, Order, Pages, Pfn};
 
@@ -51,9 +50,6 @@ pub(super) struct Balloon {
     blocks: Mutex<Vec<Block>>,
     /// Held by the thread that moves frames to reach a goal.
     turns: Mutex<MixedAreas>,
-    /// Trims and exchanges under way. Written by: them. Read by: requests that found no frame.
-    /// Publishes: nothing: a request that reads 0 while one begins or ends looks for a frame again.
-    nr_trims: AtomicU32,
 }
 
 /// Areas of 2 MiB where huge pages are unwanted, because a part was out of the pool: the system
@@ -84,24 +80,6 @@ impl MixedAreas {
     }
 }
 
-/// One trim, while it withholds frames.
-struct Trim<'a>(&'a Balloon);
-
-impl<'a> Trim<'a> {
-    fn begin(balloon: &'a Balloon) -> Self {
-        // Relaxed: a thread that finds frames gone has seen the stores before their taking.
-        balloon.nr_trims.fetch_add(1, Ordering::Relaxed);
-        Self(balloon)
-    }
-}
-
-impl Drop for Trim<'_> {
-    fn drop(&mut self) {
-        // Release. Pairs with: `is_trimming`: a thread that reads 0 finds the frames.
-        self.0.nr_trims.fetch_sub(1, Ordering::Release);
-    }
-}
-
 /// The reserve that an inflation leaves free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
@@ -116,7 +94,6 @@ impl Balloon {
         Self {
             blocks: Mutex::new(&BALLOON_LOCK, Vec::new()),
             turns: Mutex::new(&TURNS_LOCK, MixedAreas::default()),
-            nr_trims: AtomicU32::new(0),
         }
     }
 
@@ -286,7 +263,7 @@ impl FramePool {
     pub(crate) fn exchange(&self, block: Range<u32>) -> bool {
         let (memory, backend) = (&self.stock.memory, &self.stock.backend);
         let mut mixed = self.balloon.turns.lock();
-        let _withholds = Trim::begin(&self.balloon);
+        let _withholding = self.stock.withhold();
         // Its free frames are withheld meanwhile, so that others go.
         let mut withheld = Vec::new();
         self.drain_all();
@@ -334,7 +311,7 @@ impl FramePool {
     /// Never: frame numbers are 32 bits wide.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn trim(&self) -> Pages {
-        let _trim = Trim::begin(&self.balloon);
+        let _withholding = self.stock.withhold();
         self.drain_all();
         let (memory, backend) = (&self.stock.memory, &self.stock.backend);
         let nr_frames = u32::try_from(memory.pages().0).expect("frame numbers are 32 bits wide");
@@ -351,14 +328,6 @@ impl FramePool {
             pfns.clear();
         }
         given
-    }
-
-    /// Whether a trim withholds frames that will be free again soon.
-    #[must_use]
-    #[cfg_attr(feature = "lab", visibility::make(pub))]
-    pub(crate) fn is_trimming(&self) -> bool {
-        // Acquire. Pairs with: the end of a `Trim`.
-        self.balloon.nr_trims.load(Ordering::Acquire) > 0
     }
 
     /// Frees the frames of the balloon when the pool is dropped.

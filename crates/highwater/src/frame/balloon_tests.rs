@@ -117,7 +117,7 @@ fn exchange_one(random: &mut fastrand::Rng) -> bool {
     );
     assert_eq!(after.allocated, counts.allocated);
     assert_signed(&pool, &held);
-    assert!(!pool.is_trimming(), "the exchange has ended");
+    assert!(!pool.is_withholding(), "the exchange has ended");
     pool.check_invariants();
     pool.free_bulk(&mut held);
     assert_eq!(pool.deflate(Pages::MAX), counts.ballooned);

@@ -3,7 +3,7 @@
 use super::backend::{Backend, Wait};
 use super::{AllocError, AllocFlags, PoolConfig, Pressure, Tunables, Watermarks};
 use crate::memmap::FrameMemory;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{Arc, CachePadded, StatCell};
 use crate::units::{CpuId, Order, Pages, Pfn};
 
@@ -18,9 +18,25 @@ pub(super) struct Stock {
     /// Frames of the memory that are out of the pool. Written by: inflating and deflating the
     /// balloon. Read by: any thread. Publishes: nothing: each read is one number for one decision.
     ballooned: AtomicU64,
-    /// Highest number of frames that were outside the back end at once. On a line apart from the
-    /// watermarks, which all threads read.
+    /// Highest number of frames that were outside the back end at once, also in transfer. On a line
+    /// apart from the watermarks, which all threads read.
     peak_outside: CachePadded<StatCell>,
+    /// Transfers, trims and exchanges under way, whose frames are in no list and not in the back
+    /// end. Written by: them. Read by: requests that found no frame. Publishes: the frames that
+    /// are free again. A request that reads 0 while one begins or ends looks for a frame again.
+    nr_withholding: CachePadded<AtomicU32>,
+}
+
+/// A thread withholds free frames from requests while this lives.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Withholding<'a>(&'a Stock);
+
+impl Drop for Withholding<'_> {
+    fn drop(&mut self) {
+        // Release. Pairs with: `Stock::is_withholding`: a thread that reads 0 finds the frames.
+        self.0.nr_withholding.fetch_sub(1, Ordering::Release);
+    }
 }
 
 impl Stock {
@@ -32,6 +48,7 @@ impl Stock {
             watermarks: [0; 3].map(AtomicU64::new),
             ballooned: AtomicU64::new(0),
             peak_outside: CachePadded::new(StatCell::new()),
+            nr_withholding: CachePadded::new(AtomicU32::new(0)),
         };
         stock.set_watermarks(&config.tunables);
         stock
@@ -60,6 +77,24 @@ impl Stock {
         self.peak_outside
             .raise(self.managed().saturating_sub(self.nr_free()).0);
         taken
+    }
+
+    /// Marks that the thread is about to take free frames that it does not hand out.
+    pub(super) fn withhold(&self) -> Withholding<'_> {
+        // Relaxed: the fence orders it.
+        self.nr_withholding.fetch_add(1, Ordering::Relaxed);
+        // Release. Pairs with: the fence of `is_withholding`: a thread that finds the frames gone
+        // sees the mark, also where it reads only how many a list holds.
+        fence(Ordering::Release);
+        Withholding(self)
+    }
+
+    /// Whether free frames are in transfer, and will be in a list or the back end again soon.
+    pub(super) fn is_withholding(&self) -> bool {
+        // Acquire. Pairs with: the fence of `withhold`.
+        fence(Ordering::Acquire);
+        // Acquire. Pairs with: the end of a `Withholding`.
+        self.nr_withholding.load(Ordering::Acquire) > 0
     }
 
     /// Whether there are fresh frames.

@@ -107,6 +107,14 @@ impl FramePool {
         self.stock.nr_free()
     }
 
+    /// Whether a drain, a refill, a trim or an exchange withholds frames that will be free again
+    /// soon.
+    #[must_use]
+    #[cfg_attr(feature = "lab", visibility::make(pub))]
+    pub(crate) fn is_withholding(&self) -> bool {
+        self.stock.is_withholding()
+    }
+
     /// Returns how many blocks of `order` the zones could hand out now: frames in per-CPU lists
     /// keep theirs from merging.
     ///

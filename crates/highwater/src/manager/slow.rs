@@ -49,8 +49,8 @@ const BLOCKLESS: u32 = 64;
 const CONTENDED_MAX: u32 = 1;
 /// Attempts for one request, whatever their progress: other threads may take the freed memory.
 pub(super) const ATTEMPTS_MAX: u32 = 4096;
-/// Polling interval for memory that a group has promised, or frames that a trim withholds. Chosen:
-/// as the longest pause between fruitless steps.
+/// Polling interval for memory that a group has promised, or frames in transfer. Chosen: as
+/// the longest pause between fruitless steps.
 const PROMISE_PAUSE: Duration = Duration::from_millis(1);
 /// The longest wait for pages in transit before the next attempt. Chosen: as many attempts take a
 /// minute, which outlasts the delays of a scheduler and bounds the wait for storage that never
@@ -337,7 +337,7 @@ impl Core {
             self.stats.drain_all.add(1);
             return effort.may_retry();
         }
-        if self.pool.is_trimming() {
+        if self.pool.is_withholding() {
             self.reclaim.wait_for_progress(PROMISE_PAUSE);
             effort.has_looked_again = false;
             return effort.may_retry();

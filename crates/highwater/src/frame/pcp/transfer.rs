@@ -1,7 +1,9 @@
 //! Refill and drain: moving frames between lists (pcp) and zones.
 //!
 //! A list's lock is never held while the zones are visited: frames are taken from the list before,
-//! or put there afterwards, on whichever CPU the thread is then.
+//! or put there afterwards, on whichever CPU the thread is then. In between they are in neither: a
+//! transfer of more frames than a request gets is marked ([`Stock::withhold`]), so that no other
+//! thread takes memory for exhausted meanwhile.
 
 use super::policy::{Freed, Rules};
 use super::scratch::TransferScratch;
@@ -86,10 +88,12 @@ impl PcpLists {
                 (cpu, 1, None)
             }
         };
+        let kept =
+            idle.filter(|_| flags.may_block() && self.look_around(stock, cpu, Order::ZERO, wanted));
         let mut scratch = TransferScratch::take();
-        if let Some(kept) = idle.filter(|_| flags.may_block())
-            && self.look_around(stock, cpu, Order::ZERO, wanted)
-        {
+        // A single frame is handed out; idle lists may give a block instead.
+        let withholding = (wanted > 1 || kept.is_some()).then(|| stock.withhold());
+        if let Some(kept) = kept {
             self.take_over(stock, cpu, kept, wanted, &mut scratch);
         }
         if scratch.frames.is_empty() {
@@ -107,6 +111,7 @@ impl PcpLists {
         if for_list > 0 {
             self.put(stock, at, flags.wait(), &mut scratch);
         }
+        drop(withholding);
         scratch.keep();
         match first {
             Some(frame) => Ok(frame),
@@ -257,6 +262,7 @@ impl PcpLists {
         }
         let mut scratch = TransferScratch::take();
         scratch.pfns.resize(wanted, Pfn(0));
+        let withholding = (wanted > 1).then(|| stock.withhold());
         let taken = stock.take(cpu, order, flags, 1, &mut scratch.pfns);
         self.look_at_watermark(stock);
         let events = &self.beside(cpu).events;
@@ -270,6 +276,7 @@ impl PcpLists {
         if !scratch.blocks.is_empty() {
             self.put(stock, at, flags.wait(), &mut scratch);
         }
+        drop(withholding);
         scratch.keep();
         if first.is_none() && is_held && flags.may_block() {
             // As for frames: the former holder may have left a block there.
@@ -323,6 +330,8 @@ impl PcpLists {
         let (cpu, rules) = (list.cpu(), list.rules());
         let piece = rules.policy.piece(&rules, count);
         let mut scratch = TransferScratch::take();
+        // While the list is locked: a thread that finds it empty sees the mark.
+        let withholding = stock.withhold();
         let mut drained = 0;
         loop {
             drained += list.take(piece.min(count - drained), first, &mut scratch);
@@ -337,6 +346,7 @@ impl PcpLists {
                 _ => break,
             }
         }
+        drop(withholding);
         scratch.keep();
         Pages(drained.into())
     }
@@ -379,9 +389,12 @@ impl PcpLists {
             // Counted under the lock. Bounded: a list that is filled as fast as it is drained is in
             // use.
             let most = *left.get_or_insert(list.count());
+            // As in `drain_list`.
+            let withholding = stock.withhold();
             let taken = list.take(list.rules().batch.min(most), Order::ZERO, &mut scratch);
             drop(list);
             self.give(stock, cpu, Wait::Allowed, &mut scratch);
+            drop(withholding);
             drained += taken;
             left = Some(most.saturating_sub(taken));
             if taken == 0 || left == Some(0) {
