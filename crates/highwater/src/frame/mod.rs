@@ -161,7 +161,9 @@ pub struct FrameCounts {
     pub cached: Pages,
     /// Frames handed out.
     pub allocated: Pages,
-    /// Highest number of frames outside the zones at once (handed out, or in a per-CPU list).
+    /// Highest number of frames outside the zones at once: an upper bound of those handed out. It
+    /// includes frames in per-CPU lists, and frames that [`trim`](crate::Manager::trim), or the
+    /// search for a block in a shrunken pool, withholds for a moment.
     pub peak: Pages,
 }
 

@@ -395,7 +395,9 @@ impl Cells {
         self.writer.regime
     }
 
-    /// Returns the number of restartable sequences that were interrupted and retried. A statistic.
+    /// Returns about how many restartable sequences were interrupted and retried. A statistic: that
+    /// an addition was interrupted, and not refused, is inferred from the cell of the CPU that the
+    /// thread is on afterwards.
     #[must_use]
     pub fn aborts(&self) -> u64 {
         self.aborts.get()
