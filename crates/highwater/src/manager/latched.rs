@@ -316,9 +316,9 @@ impl<'m, H: GuardHold> PageWrite<'m, H> {
     }
 
     /// Turns the latch into a read latch, without releasing it in between: readers that wait before
-    /// the first waiting writer come in, and no writer was there before. Later readers wait for that
-    /// writer (a sync of the page is one), and so would this thread for itself: it does not latch
-    /// the page again.
+    /// the first waiting writer come in, and no writer was there before. Later readers wait for
+    /// that writer (a sync of the page is one), and so would this thread for itself: it does not
+    /// latch the page again.
     ///
     /// # Examples
     ///

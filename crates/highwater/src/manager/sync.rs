@@ -12,8 +12,8 @@ use crate::units::{FilePage, Pages, Pfn};
 impl File {
     /// Writes all dirty pages back, after the log that they wait for
     /// ([`WriteGate`](crate::WriteGate)), and makes the file durable. After `Ok`, everything
-    /// written before the call is on storage, whichever thread wrote it back, except after a failure
-    /// that this handle has reported, or that occurred before it was opened.
+    /// written before the call is on storage, whichever thread wrote it back, except after a
+    /// failure that this handle has reported, or that occurred before it was opened.
     ///
     /// No error is lost: a page whose write-back failed, in this call or another, stays dirty, and
     /// every sync retries it until it succeeds. A failure to make pages durable (errseq), in

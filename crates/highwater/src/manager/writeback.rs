@@ -329,8 +329,8 @@ impl Core {
         Pages(written)
     }
 
-    /// Writes the pages back that have been dirty for long, in chunks: one, and others until the run
-    /// is cut short. Returns how many frames were written.
+    /// Writes the pages back that have been dirty for long, in chunks: one, and others until the
+    /// run is cut short. Returns how many frames were written.
     fn write_expired_back(&self) -> u64 {
         let expire = self.pool.tunables().dirty_expire_centisecs;
         let expired = self.cache.expired_pages(expire);
