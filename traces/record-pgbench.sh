@@ -43,7 +43,7 @@ as_user() { (cd "$work" && setpriv --reuid="$user" --regid="$user" --init-groups
 
 clean_up() {
     set +e
-    [ -n "$recorder" ] && kill -INT "$recorder" && wait "$recorder"
+    [ -n "$recorder" ] && kill -TERM "$recorder" && wait "$recorder"
     [ -s "$data/postmaster.pid" ] && as_user "$pgbin/pg_ctl" -D "$data" -m immediate stop >"$work/stop.log"
     rm -rf --one-file-system "$work"
 }
@@ -124,7 +124,8 @@ start_recording() {
 }
 
 stop_recording() {
-    kill -INT "$recorder"
+    # A shell starts a job in the background with SIGINT ignored.
+    kill -TERM "$recorder"
     wait "$recorder" || { recorder=; echo "highwater record failed" >&2; exit 1; }
     recorder=
 }

@@ -25,7 +25,7 @@ Examples:
 A figure that was measured once on a side is marked `once`, and tells nothing, if it is a time or a
 count that another run need not repeat: of `host`, all but the set-up and the verdicts; of `replay`
 with several threads or reads in flight, all but the set-up, the trace and failures. Other counts
-repeat, and differ.
+differ unless they are equal, also those that threads of an experiment decide.
 
 Exit status: 0 when both runs were read, 2 for bad input or an I/O error.";
 

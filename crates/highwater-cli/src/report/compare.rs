@@ -247,19 +247,21 @@ fn spread(run: &Value) -> Spread {
 
 /// Returns the meaning of a difference in a figure that need not repeat.
 fn meaning(sides: [(Option<f64>, Option<&Range>); 2]) -> Meaning {
-    let [Some([a_low, a_high]), Some([b_low, b_high])] = sides.map(|(value, range)| {
-        range
-            .map(|range| [range.low, range.high])
-            .or(value.map(|value| [value; 2]))
-    }) else {
-        return Meaning::Differs;
-    };
-    if a_low <= b_high && b_low <= a_high {
-        return Meaning::Noise;
-    }
-    match sides.iter().any(|(_, range)| range.is_none()) {
+    // Also on one side alone: a single run may have it by chance.
+    let mut known = sides.iter().filter(|(value, _)| value.is_some());
+    let apart = match known.any(|(_, range)| range.is_none()) {
         true => Meaning::Once,
         false => Meaning::Differs,
+    };
+    let [Some([a_low, a_high]), Some([b_low, b_high])] = sides.map(|(value, range)| {
+        let range = range.map(|range| [range.low, range.high]);
+        range.or(value.map(|value| [value; 2]))
+    }) else {
+        return apart;
+    };
+    match a_low <= b_high && b_low <= a_high {
+        true => Meaning::Noise,
+        false => apart,
     }
 }
 
@@ -561,11 +563,10 @@ mod tests {
     // Symptom: a figure that one of several runs lacks was that of the last run alone, or missing.
     #[test]
     fn a_figure_that_a_run_lacks_has_the_spread_of_the_others() {
-        let lacking = json!({"checks": [], "bad_count": 0});
-        let host = |value: u64| {
-            let check = json!({"id": "drain", "cpus_count": value});
-            json!({"checks": [check], "bad_count": 0})
-        };
+        let looked = |checks: Value| json!({"checks": checks, "bad_count": 0});
+        let lacking = looked(json!([]));
+        let drain = |name: &str, value: u64| looked(json!([{"id": "drain", name: value}]));
+        let host = |value| drain("cpus_count", value);
         let b = [40, 45, 41].map(host);
         let found = compared(&[lacking.clone(), host(40), host(60)], &b).expect("one kind");
         let of = "checks.drain.cpus_count";
@@ -573,8 +574,10 @@ mod tests {
         let found = compared(&[host(40), host(45), lacking.clone()], &b).expect("one kind");
         assert_eq!(meanings(&found), [(of, Meaning::Noise)]);
         assert_eq!(found.differences[0].a, Some(45.0));
-        let alone = runs(&[host(40), lacking]);
-        assert!(!alone.sides[""].spread.contains_key(of), "measured once");
+        let b = [lacking.clone(), drain("parked_pages", 5)];
+        let found = compared(&[lacking.clone(), lacking], &b).expect("one kind");
+        let of = "checks.drain.parked_pages";
+        assert_eq!(meanings(&found), [(of, Meaning::Once)]);
     }
 
     /// Goal: files that have nothing in common are errors that name both.

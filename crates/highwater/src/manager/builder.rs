@@ -478,8 +478,8 @@ impl Builder {
     /// `size` is that of the ring: 1 MiB to 1 GiB, rounded down to whole pages. A whole moment
     /// takes about 3 KiB and 50 bytes for each group, once a second; a change about 50 bytes. 32
     /// MiB last for about a minute of 1,000 groups that all change in each tick, and an hour of
-    /// ten. The ring must hold two whole moments, or there are times without a readable one; a
-    /// `tracing` warning names the size that it needs.
+    /// ten. The ring must hold two whole moments and the changes between them, or there are times
+    /// without a readable moment; a `tracing` warning names the size that it needs.
     ///
     /// `docs/recorder.md` describes the format.
     ///

@@ -95,6 +95,8 @@ mod writeback;
 #[cfg(all(test, not(loom)))]
 mod arrival_tests;
 #[cfg(all(test, not(loom)))]
+mod expired_tests;
+#[cfg(all(test, not(loom)))]
 mod zeros;
 
 pub use access::PinnedPage;

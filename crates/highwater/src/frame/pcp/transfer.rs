@@ -389,8 +389,9 @@ impl PcpLists {
             // Counted under the lock. Bounded: a list that is filled as fast as it is drained is in
             // use.
             let most = *left.get_or_insert(list.count());
-            // As in `drain_list`.
-            let withholding = stock.withhold();
+            // As in `drain_list`. Not for an empty list: requests that find all of them empty would
+            // wait for one another.
+            let withholding = (most > 0).then(|| stock.withhold());
             let taken = list.take(list.rules().batch.min(most), Order::ZERO, &mut scratch);
             drop(list);
             self.give(stock, cpu, Wait::Allowed, &mut scratch);

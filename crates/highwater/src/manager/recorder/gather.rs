@@ -74,6 +74,8 @@ pub(super) struct Scribe {
     queues_before: Vec<SeenQueue>,
     spare: Vec<QueueView>,
     has_failed: bool,
+    /// The place in the ring at which the last whole moment began.
+    whole_at: u64,
     has_warned_of_size: bool,
 }
 
@@ -105,6 +107,7 @@ impl Scribe {
             queues_before: Vec::new(),
             spare: Vec::new(),
             has_failed: false,
+            whole_at: 0,
             has_warned_of_size: false,
         }
     }
@@ -189,14 +192,16 @@ impl Scribe {
         (self.whole, self.ticked_at) = ((self.tick, now), now);
         let begun_at = self.ring.end();
         let written = Part::begin(self, now).all(core);
-        self.look_at_size(Bytes(self.ring.end() - begun_at));
+        let end = self.ring.end();
+        self.look_at_size(Bytes((end - self.whole_at).max(2 * (end - begun_at))));
+        self.whole_at = begun_at;
         written
     }
 
-    /// Warns once of a ring that does not hold two whole moments of `whole` bytes: each overwrites
-    /// the one before while it is written, and one above the ring its own start.
-    fn look_at_size(&mut self, whole: Bytes) {
-        let (size, needed) = (self.ring.size(), Bytes(2 * whole.0));
+    /// Warns once of a ring that does not hold two whole moments and the changes between them: the
+    /// second overwrites the first while it is written, and one above the ring its own start.
+    fn look_at_size(&mut self, needed: Bytes) {
+        let size = self.ring.size();
         if needed > size && !std::mem::replace(&mut self.has_warned_of_size, true) {
             tracing::warn!(
                 size_bytes = size.0,
