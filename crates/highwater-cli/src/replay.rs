@@ -206,8 +206,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
     };
     let mut outcomes = Vec::new();
     for number in 1..=arguments.runs {
-        match arguments.run_once(&signals) {
-            Ok(ran) => outcomes.push(Ran { number, ..ran }),
+        match arguments.run_once(number, &signals) {
+            Ok(ran) => outcomes.push(ran),
             Err(exit) => return exit,
         }
     }
@@ -312,7 +312,7 @@ impl ReplayArguments {
         traces.any(|path| path == Path::new(STANDARD_INPUT))
     }
 
-    fn run_once(&self, signals: &Signals) -> Result<Ran, Exit> {
+    fn run_once(&self, number: u32, signals: &Signals) -> Result<Ran, Exit> {
         let mut config = self.config();
         signals.end_reading(&mut config.tenants);
         let prepared = match &self.record {
@@ -340,7 +340,7 @@ impl ReplayArguments {
                     ))
                 })?;
                 Ok(Ran {
-                    number: 1,
+                    number,
                     outcome,
                     curves,
                 })
@@ -369,13 +369,15 @@ impl ReplayArguments {
         });
         let is_clean = outcomes.iter().all(|ran| ran.outcome.report.is_clean());
         let Ran {
-            outcome, curves, ..
+            number: shown,
+            outcome,
+            curves,
         } = &outcomes[median];
         let exit = match self.report(outcome, spread.as_ref()) {
             Exit::Fine if !is_clean => Exit::Failed,
             exit => exit,
         };
-        for (_, ran) in outcomes.iter().enumerate().filter(|(at, _)| *at != median) {
+        for ran in outcomes.iter().filter(|ran| ran.number != *shown) {
             for fault in faults(&ran.outcome) {
                 complain(format_args!(
                     "run {} of {}, which is not shown: {fault}",

@@ -102,10 +102,8 @@ fn wait_until_caught(child: &Child, signal: Signal) {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < PATIENCE, "no handler was installed");
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let mask = mask.map(|mask| u64::from_str_radix(mask.trim(), 16).unwrap());
-        if mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1) {
+        let caught = support::signals_of(child.id(), "SigCgt:");
+        if caught >> (signal.as_raw() - 1) & 1 == 1 {
             return;
         }
         thread::sleep(Duration::from_millis(2));

@@ -463,12 +463,6 @@ fn tables_hold_published_rows_and_checks() {
     assert!(output.stderr.is_empty());
 }
 
-/// Returns whether a process with this `/proc/PID/status` handles SIGINT, signal 2.
-fn catches_interrupts(status: &str) -> bool {
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    u64::from_str_radix(caught.unwrap().trim(), 16).unwrap() & 0b10 != 0
-}
-
 /// Goal: Ctrl-C ends a run at once, with its exit status, and nothing is printed as a result.
 #[test]
 fn a_signal_ends_a_run() {
@@ -478,8 +472,8 @@ fn a_signal_ends_a_run() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    while !catches_interrupts(&fs::read_to_string(&status).unwrap()) {
+    // SIGINT is signal 2.
+    while support::signals_of(child.id(), "SigCgt:") & 0b10 == 0 {
         thread::sleep(Duration::from_millis(1));
     }
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -19,14 +20,19 @@ pub(crate) fn seed() -> u64 {
     std::env::var("SEED").map_or(20, |seed| seed.parse().unwrap())
 }
 
+/// Returns a mask of signals in `/proc/PROCESS/status`, signal 1 in the lowest bit.
+pub(crate) fn signals_of(process: impl Display, mask: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix(mask));
+    u64::from_str_radix(mask.unwrap().trim(), 16).unwrap()
+}
+
 /// Has programs that are started from now on not ignore the signals that end a run, also where the
 /// tests do, as under `nohup`: a signal that has a handler is not ignored after `exec`.
 pub(crate) fn heed_signals() {
     static HEEDED: Once = Once::new();
     HEEDED.call_once(|| {
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+        let ignored = signals_of("self", "SigIgn:");
         for signal in [SIGHUP, SIGINT] {
             if ignored >> (signal - 1) & 1 == 1 {
                 signal_hook::flag::register(signal, Arc::<AtomicBool>::default()).unwrap();

@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::alarm::Alarm;
 use super::background::Background;
 use super::{Core, Manager};
-use crate::cache::{DirtyPressure, PageCache, WriteBackOutcome};
+use crate::cache::{DirtyPressure, WriteBackOutcome};
 use crate::frame::Tunables;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank, StatCell, Woken};
@@ -336,33 +336,28 @@ impl Core {
         let expired = self.cache.expired_pages(expire);
         let chunk = CHUNK.0 / self.cache.order_max().pages().0;
         let chunk = usize::try_from(chunk).expect("a small number");
-        let mut written = 0;
-        let mut has_asked = false;
-        for pages in expired.chunks(chunk) {
-            let pass = |cache: &PageCache| cache.write_back_unheld(pages);
-            // Once for all pages that wait for a log that stands still.
-            let outcome = match has_asked {
-                true => self.note_written(pass(&self.cache)),
-                false => self.write_back(pass),
-            };
-            written += outcome.nr_written;
-            has_asked = !is_of_use(&outcome) && !outcome.held_up.is_empty();
-            if self.writeback.is_cut_short() {
-                break;
+        let pass = || {
+            let mut whole = WriteBackOutcome::default();
+            for pages in expired.chunks(chunk) {
+                whole += self.note_written(self.cache.write_back_unheld(pages));
+                if self.writeback.is_cut_short() {
+                    break;
+                }
             }
-        }
-        written
+            whole
+        };
+        self.write_back(pass).nr_written
     }
 
     fn write_oldest_back(&self, pages: Pages) -> WriteBackOutcome {
-        self.write_back(|cache| cache.write_back_oldest(pages))
+        self.write_back(|| self.note_written(self.cache.write_back_oldest(pages)))
     }
 
     /// Writes pages back. If all wait for their logs, asks these to flush, and tries once more.
-    fn write_back(&self, pass: impl Fn(&PageCache) -> WriteBackOutcome) -> WriteBackOutcome {
-        let mut outcome = self.note_written(pass(&self.cache));
+    fn write_back(&self, pass: impl Fn() -> WriteBackOutcome) -> WriteBackOutcome {
+        let mut outcome = pass();
         if !is_of_use(&outcome) && !outcome.held_up.is_empty() && self.cache.ask_logs() {
-            outcome += self.note_written(pass(&self.cache));
+            outcome += pass();
         }
         outcome
     }

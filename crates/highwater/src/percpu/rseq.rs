@@ -22,7 +22,8 @@
 //! add(on, word, delta)                        *word += delta              COMMIT: one instruction
 //!
 //! add_within(on, word, [delta, mask])         new = *word + delta         an even delta
-//!     -> new, if committed                    if *word is even, or the mask's bits would change
+//!     -> new, if committed                    if *word is even, or, if MASKED, its bits of the
+//!                                             mask would change
 //!                                                 return not committed
 //!                                             *word = new                 COMMIT
 //!

@@ -132,8 +132,10 @@ impl Survey {
         if let Ok(still) = CpuList::online(files, nr_cpus) {
             groups.place_by_core(&still, &mut places);
         }
-        let is_settled = false;
-        Ok(Self { places, is_settled })
+        Ok(Self {
+            places,
+            is_settled: false,
+        })
     }
 }
 

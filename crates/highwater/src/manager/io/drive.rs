@@ -143,8 +143,9 @@ impl Drop for Driving<'_> {
 impl Manager {
     /// Runs a future on this thread, and asynchronous reads with it: between polls and instead of
     /// sleeping, the thread itself hands reads to the system and takes their results. Reads that
-    /// the future starts in one poll go to the system together. Other runtimes need this for
-    /// nothing: with them, a thread of the manager takes the results.
+    /// the future starts in one poll go to the system together, unless a thread waits for a page
+    /// that another one fills. Other runtimes need this for nothing: with them, a thread of the
+    /// manager takes the results.
     ///
     /// # Cost
     ///
