@@ -5,11 +5,13 @@
 mod support;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
-use highwater::{Access, Backing, Manager, Pages, ReadError, SyncError};
+use highwater::{Access, Backing, File, Manager, Pages, ReadError, SyncError};
 use support::{assert_empty, manager};
 
 /// Content of every frame before storage reads into it.
@@ -277,5 +279,139 @@ fn a_write_that_says_too_much_loses_no_neighbour() {
             drop((map, file));
             assert_empty(&hw);
         }
+    }
+}
+
+/// Storage of three pages that reports a failure to one sync, as the kernel does, slowly.
+#[derive(Debug, Default)]
+struct TellsOne {
+    /// A write of page 2 has begun, and waits while `holds_writes`.
+    is_writing: AtomicBool,
+    holds_writes: AtomicBool,
+    has_failed: AtomicBool,
+    /// Syncs in progress.
+    asked: AtomicU64,
+    may_tell: AtomicBool,
+}
+
+impl Backing for TellsOne {
+    fn len(&self) -> u64 {
+        3 * 4096
+    }
+    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        buf.fill(0);
+        Ok(buf.len())
+    }
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        self.is_writing.store(page == FilePage(2), Ordering::SeqCst);
+        while page == FilePage(2) && self.holds_writes.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        Ok(buf.len())
+    }
+    fn sync(&self) -> io::Result<()> {
+        let is_told = self.has_failed.swap(false, Ordering::SeqCst);
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if !is_told {
+            return Ok(());
+        }
+        while !self.may_tell.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        Err(io::Error::from_raw_os_error(5 /* EIO */))
+    }
+}
+
+#[test]
+fn no_sync_succeeds_while_another_is_being_told_of_a_failure() {
+    // Goal: each open handle reports a failure once, and before it reports success. Method: storage
+    // fails the first handle's sync, which is held up before it can return; the second handle's
+    // sync runs meanwhile, and storage reports success; also a second thread's, of one handle.
+    let hw = manager(64);
+    let storage = Arc::new(TellsOne::default());
+    let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+    let first = hw.open_backing(backing, Access::ReadWrite);
+    let first = first.expect("one file more");
+    let [other, third] = [(); 2].map(|()| first.clone());
+    for (nth, second) in [&first, &other].repeat(10).into_iter().enumerate() {
+        storage.has_failed.store(true, Ordering::SeqCst);
+        storage.asked.store(0, Ordering::SeqCst);
+        storage.may_tell.store(false, Ordering::SeqCst);
+        let asked = |times| {
+            while storage.asked.load(Ordering::SeqCst) < times {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            let told = scope.spawn(|| first.sync());
+            asked(1);
+            let fooled = scope.spawn(|| second.sync());
+            asked(2);
+            thread::sleep(Duration::from_millis(2));
+            storage.may_tell.store(true, Ordering::SeqCst);
+            let [told, fooled] = [told, fooled].map(|it| it.join().expect("it does not panic"));
+            assert!(matches!(told, Err(SyncError::Durability(_))), "{told:?}");
+            let is_told = matches!(fooled, Err(SyncError::Earlier { failures: 1, .. }));
+            assert!(is_told, "{fooled:?}");
+        });
+        let late = third.sync();
+        assert!(
+            matches!(late, Err(SyncError::Earlier { failures: 1, .. })),
+            "{late:?}"
+        );
+        if nth % 2 == 0 {
+            assert!(other.sync().is_err(), "it has not");
+        }
+        for handle in [&first, &other, &third] {
+            handle.sync().expect("it has heard of it");
+        }
+    }
+}
+
+// Symptom: a sync that was writing a page back while another thread's sync, of the same handle, was
+// told of a failure returned `Ok`, though the failure was about a page that this sync had found
+// clean. The same of a checkpoint.
+#[test]
+fn a_sync_answers_for_failures_since_it_looked_for_pages() {
+    type Sync = fn(&File) -> Result<(), SyncError>;
+    let syncs: [Sync; 3] = [
+        File::sync,
+        |file| file.sync_range(0..3),
+        |file| file.checkpoint(9, Pages(9)).map(drop),
+    ];
+    let hw = manager(64);
+    for sync in syncs {
+        let storage = Arc::new(TellsOne::default());
+        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+        let file = hw
+            .open_backing(backing, Access::ReadWrite)
+            .expect("one file more");
+        let map = hw
+            .space(&hw.root())
+            .map_file(&file, 0..3)
+            .expect("the whole file");
+        for page in [0, 2] {
+            map.write(page).expect("there is memory").set_lsn(page + 1);
+        }
+        storage.has_failed.store(true, Ordering::SeqCst);
+        storage.holds_writes.store(true, Ordering::SeqCst);
+        thread::scope(|scope| {
+            let told = scope.spawn(|| file.sync_range(0..1));
+            while storage.asked.load(Ordering::SeqCst) < 1 {
+                thread::yield_now();
+            }
+            let fooled = scope.spawn(|| sync(&file));
+            while !storage.is_writing.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            storage.may_tell.store(true, Ordering::SeqCst);
+            let told = told.join().expect("it does not panic");
+            assert!(matches!(told, Err(SyncError::Durability(_))), "{told:?}");
+            storage.holds_writes.store(false, Ordering::SeqCst);
+            let fooled = fooled.join().expect("it does not panic");
+            let is_told = matches!(fooled, Err(SyncError::Earlier { failures: 1, .. }));
+            assert!(is_told, "{fooled:?}");
+        });
+        file.sync().expect("it has heard of it");
     }
 }

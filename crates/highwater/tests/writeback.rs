@@ -5,14 +5,12 @@
 mod seed;
 mod support;
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use highwater::frame::Tunables;
 use highwater::group::{StatItem, Tolerance};
-use highwater::units::FilePage;
 use highwater::{
     Access, Background, Backing, Bytes, FileBacking, Limits, Manager, Mapping, Pages, SyncError,
 };
@@ -453,85 +451,6 @@ fn what_was_closed_goes_by_the_clock_and_before_a_victim_is_told() {
         }
         assert_eq!(taken(&storage), (0..90).collect::<Vec<_>>());
         assert_empty(&hw);
-    }
-}
-
-/// Storage of one page that reports a failure to one sync, as the kernel does, slowly.
-#[derive(Debug, Default)]
-struct TellsOne {
-    has_failed: AtomicBool,
-    /// Syncs in progress.
-    asked: AtomicU64,
-    may_tell: AtomicBool,
-}
-
-impl Backing for TellsOne {
-    fn len(&self) -> u64 {
-        4096
-    }
-    fn read_page(&self, _: FilePage, buf: &mut [u8]) -> io::Result<usize> {
-        buf.fill(0);
-        Ok(buf.len())
-    }
-    fn write_page(&self, _: FilePage, buf: &[u8]) -> io::Result<usize> {
-        Ok(buf.len())
-    }
-    fn sync(&self) -> io::Result<()> {
-        let is_told = self.has_failed.swap(false, Ordering::SeqCst);
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        if !is_told {
-            return Ok(());
-        }
-        while !self.may_tell.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        Err(io::Error::from_raw_os_error(5 /* EIO */))
-    }
-}
-
-#[test]
-fn no_sync_succeeds_while_another_is_being_told_of_a_failure() {
-    // Goal: each open handle reports a failure once, and before it reports success. Method: storage
-    // fails the first handle's sync, which is held up before it can return; the second handle's
-    // sync runs meanwhile, and storage reports success; also a second thread's, of one handle.
-    let hw = support::manager(64);
-    let storage = Arc::new(TellsOne::default());
-    let backing = Arc::clone(&storage) as Arc<dyn Backing>;
-    let first = hw.open_backing(backing, Access::ReadWrite);
-    let first = first.expect("one file more");
-    let [other, third] = [(); 2].map(|()| first.clone());
-    for (nth, second) in [&first, &other].repeat(10).into_iter().enumerate() {
-        storage.has_failed.store(true, Ordering::SeqCst);
-        storage.asked.store(0, Ordering::SeqCst);
-        storage.may_tell.store(false, Ordering::SeqCst);
-        let asked = |times| {
-            while storage.asked.load(Ordering::SeqCst) < times {
-                std::thread::yield_now();
-            }
-        };
-        std::thread::scope(|scope| {
-            let told = scope.spawn(|| first.sync());
-            asked(1);
-            let fooled = scope.spawn(|| second.sync());
-            asked(2);
-            std::thread::sleep(Duration::from_millis(2));
-            storage.may_tell.store(true, Ordering::SeqCst);
-            let [told, fooled] = [told, fooled].map(|it| it.join().expect("it does not panic"));
-            assert!(matches!(told, Err(SyncError::Durability(_))), "{told:?}");
-            let is_told = matches!(fooled, Err(SyncError::Earlier { failures: 1, .. }));
-            assert!(is_told, "{fooled:?}");
-        });
-        let late = third.sync();
-        assert!(
-            matches!(late, Err(SyncError::Earlier { failures: 1, .. })),
-            "{late:?}"
-        );
-        if nth % 2 == 0 {
-            assert!(other.sync().is_err(), "it has not");
-        }
-        for handle in [&first, &other, &third] {
-            handle.sync().expect("it has heard of it");
-        }
     }
 }
 

@@ -42,6 +42,11 @@ pub struct ToldOf {
     failures: AtomicU64,
 }
 
+/// The failures that a sync does not answer for: those before it looked for pages. A page that it
+/// then finds clean may be lost by any later one.
+#[derive(Clone, Copy, Debug)]
+pub struct FailuresBefore(u64);
+
 impl Clone for ToldOf {
     fn clone(&self) -> Self {
         // Relaxed: a clone reports again the failures that its source reports meanwhile.
@@ -68,26 +73,36 @@ impl SyncFailures {
     }
 
     /// Makes everything that was written durable; returns an error also for failures that the
-    /// handle has not reported yet, and for those of syncs that ran beside this one, whichever
-    /// handle reports them. Holds no lock during the I/O.
-    pub(super) fn sync(&self, backing: &dyn Backing, told: &ToldOf) -> Result<(), SyncError> {
-        let begun = self.begin();
+    /// handle has not reported yet, and for those since `before`, whichever handle reports them.
+    /// Holds no lock during the I/O.
+    pub(super) fn sync(
+        &self,
+        backing: &dyn Backing,
+        told: &ToldOf,
+        before: FailuresBefore,
+    ) -> Result<(), SyncError> {
+        let number = self.begin();
         let result = guarded(|| backing.sync());
-        self.end(begun, result, told)
+        self.end((number, before), result, told)
     }
 
-    /// Begins a sync; returns its number, and the failures before it.
-    fn begin(&self) -> (u64, u64) {
+    /// Returns the failures up to now: for a sync that is about to look for pages.
+    pub(super) fn before(&self) -> FailuresBefore {
+        FailuresBefore(self.so_far.lock().failures)
+    }
+
+    /// Begins a sync; returns its number.
+    fn begin(&self) -> u64 {
         let mut so_far = self.so_far.lock();
         so_far.nr_begun += 1;
         let number = so_far.nr_begun;
         so_far.under_way.push(number);
-        (number, so_far.failures)
+        number
     }
 
     fn end(
         &self,
-        (number, before): (u64, u64),
+        (number, before): (u64, FailuresBefore),
         result: io::Result<()>,
         told: &ToldOf,
     ) -> Result<(), SyncError> {
@@ -111,7 +126,7 @@ impl SyncFailures {
         let told = told.failures.swap(so_far.failures, Ordering::Relaxed);
         // Also what another thread of this handle was told meanwhile: it may be about pages that
         // this sync is to answer for.
-        let failures = so_far.failures - told.min(before);
+        let failures = so_far.failures - told.min(before.0);
         match so_far.last.clone().filter(|_| failures > 0) {
             Some(last) => Err(SyncError::Earlier { failures, last }),
             None => Ok(()),

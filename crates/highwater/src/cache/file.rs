@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::anon::Anon;
 use super::backing::{Backing, order_of_size, page_len, pages_in};
-use super::errseq::{SyncFailures, ToldOf};
+use super::errseq::{FailuresBefore, SyncFailures, ToldOf};
 use super::key::{Access, FileId, FileKind, PageKey};
 use super::readahead::credit::Credit;
 use super::readahead::{ReadPattern, Readahead};
@@ -140,6 +140,12 @@ impl FileEntry {
     #[must_use]
     pub fn told_of_failures(&self) -> ToldOf {
         self.sync_failures.cursor()
+    }
+
+    /// Returns the failures of syncs up to now: for a sync that is about to look for pages.
+    #[must_use]
+    pub fn failures_before(&self) -> FailuresBefore {
+        self.sync_failures.before()
     }
 
     /// Returns the file's number.

@@ -141,10 +141,11 @@ impl Scene {
     }
 
     fn sync(&self, told: &ToldOf) -> Result<(), SyncError> {
+        let before = self.file.failures_before();
         let dirty = self.cache.dirty_pages_of(self.file.id());
         let written = self.cache.write_back_pages(&dirty);
         written.all_written()?;
-        self.cache.make_durable(&self.file, told)
+        self.cache.make_durable(&self.file, told, before)
     }
 
     /// Evicts the page from a frame; returns why it was kept otherwise.

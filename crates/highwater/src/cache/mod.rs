@@ -69,7 +69,7 @@ pub use backing::{Backing, order_of_size, pages_in};
 pub use checkpoint::DirtyLsn;
 pub use dirty::{DirtyEvents, DirtyPressure};
 pub use discard::Discard;
-pub use errseq::ToldOf;
+pub use errseq::{FailuresBefore, ToldOf};
 pub use file::{FileEntry, TooManyFiles};
 pub use filling::Filling;
 pub use flags::{CREDIT_MAX, PageFlag};

@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::PageCache;
 use super::anon::{Anon, SwapOutError};
 use super::backing::guarded;
-use super::errseq::ToldOf;
+use super::errseq::{FailuresBefore, ToldOf};
 use super::file::FileEntry;
 use super::gather::IfHeld;
 use super::key::{FileId, PageKey};
@@ -60,7 +60,7 @@ impl PageCache {
     /// [`write_back_pages`](Self::write_back_pages) of all dirty pages, this is a sync.
     ///
     /// `told` is the cursor of the caller's handle ([`FileEntry::told_of_failures`]); it is
-    /// advanced.
+    /// advanced. `before` is from [`FileEntry::failures_before`], before the pages were looked for.
     ///
     /// # Cost
     ///
@@ -70,11 +70,16 @@ impl PageCache {
     /// # Errors
     ///
     /// When the file could not be made durable, or an earlier failure was not reported yet.
-    pub fn make_durable(&self, file: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
+    pub fn make_durable(
+        &self,
+        file: &FileEntry,
+        told: &ToldOf,
+        before: FailuresBefore,
+    ) -> Result<(), SyncError> {
         if file.id().kind().is_swap_backed() {
             return Ok(());
         }
-        file.sync_failures.sync(file.backing(), told)
+        file.sync_failures.sync(file.backing(), told, before)
     }
 
     /// Returns the pages of a file that are dirty at this moment, with their frames, in the file's

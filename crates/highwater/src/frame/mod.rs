@@ -161,9 +161,10 @@ pub struct FrameCounts {
     pub cached: Pages,
     /// Frames handed out.
     pub allocated: Pages,
-    /// Highest number of frames outside the zones at once: an upper bound of those handed out. It
-    /// includes frames in per-CPU lists, and frames that [`trim`](crate::Manager::trim), or the
-    /// search for a block in a shrunken pool, withholds for a moment.
+    /// Highest number of frames outside the zones, as seen after each visit to them: those handed
+    /// out, those in per-CPU lists, and those that [`trim`](crate::Manager::trim), or the search for
+    /// a block in a shrunken pool, withholds for a moment. Misses what other threads give back
+    /// between a visit and its look, and while the capacity is being lowered.
     pub peak: Pages,
 }
 

@@ -48,6 +48,23 @@ fn two_groups_share_one_entry() {
     });
 }
 
+// Goal: a group has one live word on a CPU, whichever of two first charges gets the entry: with two,
+// its usage would be known half as well.
+#[test]
+fn two_first_charges_leave_one_word_live() {
+    bounded(Some(2), || {
+        let root = GroupTree::new(2).root();
+        let other = root.clone();
+        let (one, two) = beside(
+            || root.at(A).try_charge(Bytes::ZERO),
+            move || other.at(A).try_charge(Bytes::ZERO),
+        );
+        let holders = root.groups().slot(root.id()).holders();
+        assert!(holders <= 1, "{holders} words are live");
+        finish(&root, [one.unwrap(), two.unwrap()]);
+    });
+}
+
 // Goal: an entry that is taken from a group while that group uses its chain word loses nothing.
 // Method: one thread parks and takes by the chain word; the other charges by own words, and each of
 // its charges is followed by a review.

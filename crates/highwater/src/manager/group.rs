@@ -280,6 +280,8 @@ impl Core {
         if group.is_tracked() {
             self.reclaim.reparent_group(group);
             self.forget_handlers(group);
+            // Its pages are the parent's by now.
+            group.reap_if_idle();
         }
         Ok(())
     }

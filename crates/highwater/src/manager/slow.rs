@@ -33,7 +33,7 @@ use super::pressure::Stalled;
 use super::spill::{Asking, Passed};
 use super::victims::{Telling, Told};
 use crate::frame::AllocError;
-use crate::group::{ChargeError, GroupNode, MaxError};
+use crate::group::{ChargeError, GroupNode, GroupPath, MaxError};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Arrival, OnItsWay, Outcome, Reclaim, ScanControl, Want};
 use crate::sync::thread;
@@ -151,14 +151,14 @@ impl Core {
                     ..
                 } if requested <= max => {
                     self.stall_for(charged, &mut effort);
-                    self.make_room(group.id(), bytes, patience, &mut effort)
+                    self.make_room(group, bytes, patience, &mut effort)
                 }
                 // Room there lets the waiting charges proceed, and then this one.
                 ChargeError::Behind { group, .. } if !patience.is_modest() => {
                     self.stall_for(charged, &mut effort);
-                    match self.groups.get(group.id()) {
+                    match self.groups.find(group.key()) {
                         Some(line) if line.is_line_served() => effort.pause(self),
-                        _ => self.make_room(group.id(), bytes, patience, &mut effort),
+                        _ => self.make_room(group, bytes, patience, &mut effort),
                     }
                 }
                 ChargeError::Contended { .. } => {
@@ -194,13 +194,14 @@ impl Core {
     /// Frees pages of a full group and its descendants; returns false when no step helps.
     fn make_room(
         &self,
-        full: GroupId,
+        full: &GroupPath,
         bytes: Bytes,
         patience: Patience,
         effort: &mut Effort<'_>,
     ) -> bool {
-        let Some(target) = self.groups.get(full) else {
-            return false;
+        // By its key: a later group of the same number is not full.
+        let Some(target) = self.groups.find(full.key()) else {
+            return effort.may_retry();
         };
         let goal = bytes
             .pages_ceil()

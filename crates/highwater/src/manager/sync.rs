@@ -6,7 +6,9 @@ use std::ops::Range;
 use super::Core;
 use super::file::File;
 use super::writeback::CHUNK;
-use crate::cache::{DirtyLsn, FileEntry, PageKey, SyncError, ToldOf, WriteBackOutcome};
+use crate::cache::{
+    DirtyLsn, FailuresBefore, FileEntry, PageKey, SyncError, ToldOf, WriteBackOutcome,
+};
 use crate::units::{FilePage, Pages, Pfn};
 
 impl File {
@@ -118,6 +120,8 @@ impl File {
         let page = |dirty: DirtyLsn| (dirty.key.page(), dirty.recovery);
         let mut pages: Vec<_> = dirty.into_iter().map(page).collect();
         pages.sort_unstable();
+        // One that was evicted and dirtied anew during the search may be found twice.
+        pages.dedup_by_key(|(page, _)| *page);
         pages
     }
 
@@ -202,7 +206,7 @@ impl File {
         }
         // The pages are found before the file is made durable: one that is clean when it is looked
         // at is in the file by then.
-        let core = self.core();
+        let (core, before) = (self.core(), self.entry().failures_before());
         let mut old = core.cache.dirty_lsns_of(self.entry());
         old.retain(|dirty| (1..lsn).contains(&dirty.recovery));
         old.sort_unstable_by_key(|dirty| (dirty.recovery, dirty.key));
@@ -210,7 +214,7 @@ impl File {
         let (now, later) = old.split_at(count);
         let mut pages: Vec<_> = now.iter().map(|dirty| (dirty.key, dirty.pfn)).collect();
         pages.sort_unstable();
-        core.sync(self.entry(), &pages, self.told())?;
+        core.sync(self.entry(), &pages, (self.told(), before))?;
         Ok(later.first().map_or(lsn, |dirty| dirty.recovery))
     }
 
@@ -222,8 +226,9 @@ impl File {
         if self.entry().id().kind().is_swap_backed() {
             return Ok(());
         }
-        let core = self.core();
-        core.sync(self.entry(), &dirty(core, self.entry()), self.told())
+        let (core, before) = (self.core(), self.entry().failures_before());
+        let pages = dirty(core, self.entry());
+        core.sync(self.entry(), &pages, (self.told(), before))
     }
 }
 
@@ -261,9 +266,9 @@ impl Core {
         &self,
         entry: &FileEntry,
         pages: &[(PageKey, Pfn)],
-        told: &ToldOf,
+        (told, before): (&ToldOf, FailuresBefore),
     ) -> Result<(), SyncError> {
         self.write_back_now(entry, pages)?;
-        self.cache.make_durable(entry, told)
+        self.cache.make_durable(entry, told, before)
     }
 }

@@ -255,7 +255,7 @@ impl ChargeWait {
             ..
         }) = &outcome
             && requested <= max
-            && let Some(target) = core.groups.get(group.id())
+            && let Some(target) = core.groups.find(group.key())
         {
             self.refused_at.get_or_insert(core.now());
             let _stalled = Stalled::begin_part(core, &self.node);

@@ -104,7 +104,7 @@ pub use regime::{ChosenRegime, Regime, RegimeReason};
 #[cfg(feature = "lab")]
 pub use sequences::GuardedStore;
 pub use sequences::Sequences;
-pub(crate) use stacks::{Locked, Stacks, Tally};
+pub(crate) use stacks::{Header, Locked, Stacks, Tally};
 pub(crate) use touched::Touched;
 pub(crate) use windowed::Windowed;
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::scratch::TransferScratch;
 use super::tests::{
     CPU, DRAINS, ORDINARY, OneHold, Pieces, RESERVE, assert_conserved, list, pool_of, tunables,
 };
@@ -281,5 +282,33 @@ fn a_refill_takes_frames_over_from_an_idle_list() {
     );
     assert!(seen.recalled > 0);
     pool.at(NEXT).free_bulk(&mut next);
+    assert_conserved(&pool);
+}
+
+#[test]
+fn refills_that_meet_in_a_list_leave_it_near_its_size() {
+    // Goal: a list holds at most `high` frames and a batch for each thread that refills it, however
+    // many threads found it empty at the same time; the others go to the zones. Method: a list of a
+    // fixed size gets what two refills bring.
+    let config = PoolConfig {
+        tunables: tunables(5, 100),
+        ..PoolConfig::new(1)
+    };
+    let pool = pool_of(100_000, config);
+    let (high, batch) = (list(&pool).high, list(&pool).batch);
+    let mut frames = Vec::new();
+    pool.at(CPU)
+        .alloc_bulk(2 * high as usize, ORDINARY, &mut frames);
+    pool.drain_all();
+    let mut scratch = TransferScratch::take();
+    for _ in 0..2 {
+        scratch.frames.extend(frames.drain(..high as usize));
+        pool.lists.lock(CPU).put(&mut scratch);
+    }
+    assert_eq!(list(&pool).count, high + batch);
+    frames.append(&mut scratch.frames);
+    assert_eq!(frames.len(), (high - batch) as usize);
+    scratch.keep();
+    pool.at(CPU).free_bulk(&mut frames);
     assert_conserved(&pool);
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::frame::ListInfo;
 use crate::memmap::{Block, Frame};
-use crate::percpu::Locked;
+use crate::percpu::{Header, Locked};
 use crate::sync::atomic::{Ordering, fence};
 use crate::units::{CpuId, Order};
 
@@ -43,6 +43,35 @@ impl ListLock {
             rules,
             state: rules.initial(),
             blocks: ListedBlocks::default(),
+        }
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// Returns the use of the list whose stack has this header.
+    fn used(&self, header: Header) -> Use {
+        let recent = Recent(header.tally());
+        Use {
+            count: header.len() + self.blocks.frames,
+            free_run: recent.run().into(),
+            grow: recent.grow(),
+        }
+    }
+
+    /// Returns the state of the list whose stack has this header, for statistics.
+    pub(super) fn info(&self, header: Header, cpu: Option<CpuId>) -> ListInfo {
+        let used = self.used(header);
+        ListInfo {
+            cpu,
+            count: used.count,
+            high: self.state.high,
+            high_min: self.rules.high_min,
+            high_max: self.rules.high_max,
+            batch: self.rules.batch,
+            free_run: used.free_run,
+            grow: used.grow.into(),
         }
     }
 }
@@ -117,12 +146,7 @@ impl<'a> LockedList<'a> {
     }
 
     fn used(&self) -> Use {
-        let recent = self.recent();
-        Use {
-            count: self.count(),
-            free_run: recent.run().into(),
-            grow: recent.grow(),
-        }
+        self.stack.used(self.stack.header())
     }
 
     fn recent(&self) -> Recent {
@@ -169,12 +193,16 @@ impl<'a> LockedList<'a> {
     }
 
     /// Puts frames from the zones into the list, the last of them to be handed out first; those
-    /// that do not fit stay in `scratch`, and all do if the list is disabled by now.
+    /// that do not fit stay in `scratch`, and all do if the list is disabled by now. Another thread
+    /// may have filled the list since these were asked for, or lowered its size: then a batch is
+    /// put.
     pub(super) fn put(&mut self, scratch: &mut TransferScratch) {
         if !self.is_enabled() {
             return;
         }
-        self.stack.push_all(&mut scratch.frames);
+        let room = self.stack.state.high.saturating_sub(self.count());
+        let most = room.max(self.rules().batch);
+        self.stack.push_all(&mut scratch.frames, most);
         scratch
             .blocks
             .drain(..)
@@ -271,21 +299,6 @@ impl<'a> LockedList<'a> {
             self.set_recent(self.recent().with_run(run));
         }
         self.count().saturating_sub(high)
-    }
-
-    /// Returns the state of the list.
-    pub(super) fn info(&self, cpu: Option<CpuId>) -> ListInfo {
-        let (rules, used) = (self.stack.rules, self.used());
-        ListInfo {
-            cpu,
-            count: used.count,
-            high: self.stack.state.high,
-            high_min: rules.high_min,
-            high_max: rules.high_max,
-            batch: rules.batch,
-            free_run: used.free_run,
-            grow: used.grow.into(),
-        }
     }
 }
 

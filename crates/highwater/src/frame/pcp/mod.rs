@@ -231,6 +231,12 @@ impl PcpLists {
         LockedList::new(stack, &self.conditions, self.beside(cpu))
     }
 
+    /// Like [`lock`](Self::lock); `None` where the system lets the thread reach no other CPU.
+    fn reach(&self, cpu: CpuId) -> Option<LockedList<'_>> {
+        let stack = self.stacks.reach(cpu).ok()?;
+        Some(LockedList::new(stack, &self.conditions, self.beside(cpu)))
+    }
+
     fn beside(&self, cpu: CpuId) -> &Beside {
         &self.beside[cpu.index()]
     }
@@ -322,7 +328,8 @@ impl PcpLists {
     pub(super) fn infos(&self, nr_cpus: usize) -> Vec<ListInfo> {
         let info = |cpu: CpuId| {
             let known = Some(cpu).filter(|cpu| cpu.index() < nr_cpus);
-            self.lock(cpu).info(known)
+            self.stacks
+                .look(cpu, |list, header| list.info(header, known))
         };
         self.stacks.cpus().map(info).collect()
     }

@@ -379,13 +379,13 @@ impl PcpLists {
         pfns.clear();
     }
 
-    /// Moves every frame of one list to the zones, a batch at a time.
+    /// Moves every frame of one list to the zones, a batch at a time. One that the thread cannot
+    /// reach stays as it is.
     pub(in crate::frame) fn drain(&self, stock: &Stock, cpu: CpuId) -> Pages {
         let mut scratch = TransferScratch::take();
         let mut drained = 0;
         let mut left = None;
-        loop {
-            let mut list = self.lock(cpu);
+        while let Some(mut list) = self.reach(cpu) {
             // Counted under the lock. Bounded: a list that is filled as fast as it is drained is in
             // use.
             let most = *left.get_or_insert(list.count());
@@ -446,7 +446,9 @@ impl PcpLists {
         if !is_grown {
             return Pages::ZERO;
         }
-        let mut list = self.lock(cpu);
+        let Some(mut list) = self.reach(cpu) else {
+            return Pages::ZERO;
+        };
         match list.decay() {
             0 => Pages::ZERO,
             count => self.drain_list(stock, At::On(cpu), list, count, Order::ZERO),
@@ -455,7 +457,7 @@ impl PcpLists {
 
     /// Empties the list of an idle CPU, unless its size was set by hand.
     fn drain_idle(&self, stock: &Stock, cpu: CpuId) -> Pages {
-        let is_manual = self.lock(cpu).rules().is_manual();
+        let is_manual = self.stacks.look(cpu, |list, _| list.rules().is_manual());
         match is_manual {
             true => Pages::ZERO,
             false => self.drain(stock, cpu),

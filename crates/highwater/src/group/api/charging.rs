@@ -187,6 +187,7 @@ impl GroupNode {
         );
         if !slot.park(bytes) {
             self.uncharge(bytes);
+            self.reap_if_idle();
         }
     }
 

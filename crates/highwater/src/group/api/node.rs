@@ -121,6 +121,11 @@ impl GroupNode {
         self.meta.data.get()?.downcast_ref()
     }
 
+    /// Lets go of what is kept for a removed group if nothing is charged to it any more.
+    pub(crate) fn reap_if_idle(&self) {
+        self.groups().reap_if_idle(self.key());
+    }
+
     /// Notes that a layer above keeps something for the group, to be let go of when it is removed.
     pub(crate) fn track(&self) {
         self.meta.track();

@@ -288,6 +288,7 @@ impl<K: Keeper> Held<K> {
     pub(in crate::group) fn shrink_as(&mut self, actor: ActingCpu, bytes: Bytes) {
         self.bytes = self.less(bytes);
         self.tree().uncharge(self.key.id, actor, bytes.0);
+        self.tree().reap_if_idle(self.key);
     }
 
     /// Splits `bytes` off into a charge of their own.
@@ -369,7 +370,9 @@ impl<K: Keeper> Held<K> {
             return self.tree().uncharge_rest(above, words, bytes.0);
         }
         self.turn_here();
-        self.tree().uncharge(self.key.id, ActingCpu::Here, bytes.0);
+        let (tree, key) = (self.tree(), self.key);
+        tree.uncharge(key.id, ActingCpu::Here, bytes.0);
+        tree.reap_if_idle(key);
     }
 
     /// Makes the words of this CPU the first to try.

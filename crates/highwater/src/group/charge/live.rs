@@ -12,6 +12,7 @@ use std::ops::ControlFlow;
 use crate::group::state::{
     Cell, Far, GroupKey, Groups, OpenCell, Site, Slot, TreeShape, Word, Words,
 };
+use crate::sync::atomic::{Ordering, fence};
 use crate::units::GroupId;
 
 impl Groups {
@@ -96,7 +97,13 @@ impl Groups {
         slot.ready(index);
         slot.add_holder();
         if word.update(Word::enlisted).is_err() {
-            self.uncount(Site::own(at));
+            return self.uncount(Site::own(at));
+        }
+        // Pairs with: the fence of `replace`. Where another thread acting as the same CPU makes the
+        // chain word live meanwhile, one of the two sees both.
+        fence(Ordering::SeqCst);
+        if words.chain.load().is_live() {
+            self.withdraw(Site::own(at), word);
         }
     }
 

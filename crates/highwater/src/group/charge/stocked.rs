@@ -4,6 +4,7 @@
 //! other thread retires words or frees slots meanwhile.
 
 use crate::group::state::{Cell, Ending, Groups, Site, StockEntry, TokenStock, TreeShape, Word};
+use crate::sync::atomic::{Ordering, fence};
 use crate::units::GroupId;
 
 /// A group replaces a colder one only if its own word has made more than this many times the steps
@@ -76,6 +77,8 @@ impl Groups {
             },
         );
         if is_live {
+            // Pairs with: the fence of `make_own_live`.
+            fence(Ordering::SeqCst);
             // Its tokens are of no use to charges that find the chain word.
             self.withdraw(Site::own(id), &self.slot(id).words(index).own);
         }
@@ -83,7 +86,7 @@ impl Groups {
 
     /// Takes a word out of use and gives its tokens back. Returns whether it is not live: it stays
     /// where too many operations are in flight in it.
-    fn withdraw(&self, site: Site, cell: &Cell) -> bool {
+    pub(super) fn withdraw(&self, site: Site, cell: &Cell) -> bool {
         match cell.update(Word::withdrawn) {
             Ok(before) => {
                 let _ending = Ending(|| cell.end());

@@ -60,7 +60,7 @@ pub(in crate::group) struct TreeShape {
     /// By id; allocated with the first child.
     families: Vec<Option<Box<Family>>>,
     pub(in crate::group) free: Vec<GroupId>,
-    /// Every zombie, in the order in which they are checked.
+    /// Every zombie, in the order in which they are checked; and some that are none any more.
     pub(in crate::group) zombies: VecDeque<GroupId>,
     /// What was known of groups whose slots are free: dropped after the lock, for it may hold data
     /// of the embedder.

@@ -11,12 +11,6 @@ impl Groups {
         self.check_subtree(&shape, GroupId(0));
         self.check_stocks(&shape);
         self.check_protection(&shape);
-        for zombie in &shape.zombies {
-            assert!(
-                !self.slot(*zombie).is_alive(),
-                "{zombie} is a living zombie"
-            );
-        }
     }
 
     /// Checks the subtree of `id`; returns its reservations on its parent, and the number of its
@@ -25,6 +19,11 @@ impl Groups {
         let slot = self.slot(id);
         let (mut below, mut holders) = (0, 0);
         let family = shape.family(id);
+        for zombie in &family.zombies {
+            let is_looked_at = shape.zombies.contains(zombie);
+            assert!(is_looked_at, "{zombie} is never freed");
+            assert!(!self.slot(*zombie).is_alive(), "{zombie} is alive");
+        }
         for child in family.members.iter().chain(&family.zombies) {
             assert_eq!(self.slot(*child).parent(), Some(id), "{child} is elsewhere");
             let (reserved, live) = self.check_subtree(shape, *child);

@@ -266,7 +266,10 @@ impl Groups {
             }
             self.park(slot, ParkedHint { parent, id }, incarnation + 1);
         } else {
-            self.change_shape(|shape| self.bury(shape, parent, id));
+            self.change_shape(|shape| {
+                self.reap_some(shape);
+                self.bury(shape, parent, id);
+            });
         }
         Ok(())
     }
@@ -303,6 +306,7 @@ impl Groups {
             let children = self.change_shape(|shape| {
                 let children = self.count_members(shape, group)?;
                 if children == Below::None {
+                    self.reap_some(shape);
                     self.remove_childless(shape, group, parent, &mut wakes);
                 }
                 Ok(children)
@@ -380,11 +384,32 @@ impl Groups {
     fn reap_some(&self, shape: &mut TreeShape) {
         for _ in 0..shape.zombies.len().min(REAP_BATCH) {
             if let Some(id) = shape.zombies.pop_front()
+                && self.is_zombie(shape, id)
                 && !self.reap(shape, id)
             {
                 shape.zombies.push_back(id);
             }
         }
+    }
+
+    /// Frees the slot of a removed group whose last bytes have been uncharged, and those of removed
+    /// groups above it.
+    pub(in crate::group) fn reap_if_idle(&self, key: GroupKey) {
+        let slot = self.slot(key.id);
+        if slot.incarnation() == key.incarnation || !slot.is_idle() {
+            return;
+        }
+        self.change_shape(|shape| {
+            let mut id = key.id;
+            while self.is_zombie(shape, id) && self.reap(shape, id) {
+                id = self.slot(id).parent().expect("the root is never removed");
+            }
+        });
+    }
+
+    fn is_zombie(&self, shape: &TreeShape, id: GroupId) -> bool {
+        let parent = self.slot(id).parent();
+        parent.is_some_and(|parent| shape.family(parent).zombies.contains(&id))
     }
 
     /// Frees the slot of a zombie if that is possible.

@@ -506,6 +506,8 @@ impl Core {
 
     /// Waits until no page of a file is in flight. The caller lets no new flight begin.
     pub(super) fn wait_for_flights(&self, file: FileId) {
+        // Drivers submit at once what they queue meanwhile: this thread may be what they wait for.
+        let _waiting = self.wait_for_others();
         // Terminates: storage ends each flight, and this thread or the reaper lands it.
         while self.io.flights.is_afloat(file) {
             self.submit_reads();

@@ -54,7 +54,7 @@ fn at_once<const N: usize>(regime: Regime, parts: [Part; N]) {
             let stacks = Stacks::new(regime, 2, (), 4, &LOCK, |_| 0);
             let shared: Arc<Shared> = Arc::new(stacks);
             let mut locked = shared.lock_on(C0);
-            assert_eq!(locked.push_all(&mut vec![Coin(10), Coin(11)]), 2);
+            assert_eq!(locked.push_all(&mut vec![Coin(10), Coin(11)], u32::MAX), 2);
             drop(locked);
             let others = (1..N).map(|offset| {
                 let part = (first + offset) % N;
@@ -121,7 +121,7 @@ fn try_lock_from_afar(stacks: &Shared, coin: Coin) -> Vec<Coin> {
     run_on(C1);
     let locked = stacks.try_lock_on(C0);
     let mut coins = vec![coin];
-    locked.map(|mut locked| locked.push_all(&mut coins));
+    locked.map(|mut locked| locked.push_all(&mut coins, u32::MAX));
     coins
 }
 

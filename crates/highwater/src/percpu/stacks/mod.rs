@@ -252,25 +252,46 @@ impl<T: Token, S: Tally> Stacks<T, S> {
         is_raised.then(|| self.locked(cpu, state))
     }
 
-    /// Like [`try_lock_on`](Self::try_lock_on), but waits for the lock.
+    /// Like [`reach`](Self::reach), for callers that cannot do without.
     ///
     /// # Panics
     ///
-    /// When there is no such stack, and when the system refuses the membarrier that it granted when
-    /// the stacks were created, and its substitute. The stack is then as it was.
+    /// When there is no such stack, or the system refuses. The stack is then as it was.
     pub(crate) fn lock_on(&self, cpu: CpuId) -> Locked<'_, T, S> {
+        let reached = self.reach(cpu);
+        reached.unwrap_or_else(|unreached| panic!("{unreached}"))
+    }
+
+    /// Like [`try_lock_on`](Self::try_lock_on), but waits for the lock.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses the membarrier that it granted when the stacks were created, and its
+    /// substitute. The stack is as it was.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such stack.
+    pub(crate) fn reach(&self, cpu: CpuId) -> Result<Locked<'_, T, S>, Unreached> {
         let state = self.states[cpu.index()].lock();
         let mut turns = 0;
         // Ends: without sequences, a thread that has the gate up pushes or pops, and does not wait.
-        let raise_from_afar = || {
-            let raised = self.raise_from_afar(cpu);
-            raised.unwrap_or_else(|unreached| panic!("{unreached}"))
-        };
-        while !(self.try_raise(cpu) || raise_from_afar()) {
+        while !(self.try_raise(cpu) || self.raise_from_afar(cpu)?) {
             wait(turns);
             turns += 1;
         }
-        self.locked(cpu, state)
+        Ok(self.locked(cpu, state))
+    }
+
+    /// Calls `look` with what the lock of a stack protects and a snapshot of its header; pushes and
+    /// pops go on.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such stack.
+    pub(crate) fn look<R>(&self, cpu: CpuId, look: impl FnOnce(&S, Header) -> R) -> R {
+        let state = self.states[cpu.index()].lock();
+        look(&state, self.probe(cpu))
     }
 
     /// Returns a snapshot of the header of the stack of `cpu`, without its lock.
@@ -500,14 +521,14 @@ impl<T: Token, S: Tally> Locked<'_, T, S> {
         Some(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// Puts tokens at the hot end, the last of `tokens` to be popped first, as many as fit: from
-    /// the front of `tokens`, which keeps the others. The tally stays. Returns how many.
+    /// Puts up to `most` tokens at the hot end, the last of them to be popped first, as many as fit:
+    /// from the front of `tokens`, which keeps the others. The tally stays. Returns how many.
     ///
     /// # Panics
     ///
     /// When a token is not of the stacks' home.
-    pub(crate) fn push_all(&mut self, tokens: &mut Vec<T>) -> u32 {
-        let room = self.stack.capacity() - self.header().len();
+    pub(crate) fn push_all(&mut self, tokens: &mut Vec<T>, most: u32) -> u32 {
+        let room = most.min(self.stack.capacity() - self.header().len());
         let count = tokens.len().min(room as usize);
         let home = self.home;
         let raws = tokens.drain(..count).map(|token| token.into_raw(home));

@@ -149,7 +149,7 @@ fn rotate(mut locked: Locked<'_, Coin, u32>, ledger: &Ledger) {
     locked.take_oldest(9, &mut coins);
     coins.iter().for_each(|coin| ledger.comes_out(coin));
     coins.iter().for_each(|coin| ledger.goes_in(coin));
-    locked.push_all(&mut coins);
+    locked.push_all(&mut coins, u32::MAX);
     coins.iter().for_each(|coin| ledger.comes_out(coin));
 }
 
@@ -286,7 +286,7 @@ fn sequences_step_the_header_as_it_says() {
         for round in 0..5_000 {
             let mut locked = retried(|| stacks.try_lock());
             // The ends move on by as many as go in and out.
-            locked.push_all(&mut (0..random.u32(..300)).map(Coin).collect());
+            locked.push_all(&mut (0..random.u32(..300)).map(Coin).collect(), u32::MAX);
             locked.take_oldest(random.u32(..300), &mut Vec::new());
             locked.set_tally(random.u16(..));
             let (limit, bound) = (random.u32(..300), random.u16(..));

@@ -117,7 +117,7 @@ fn step(random: &mut fastrand::Rng, stacks: &Stacks<Coin, u32>, cpu: CpuId, mode
         8 => {
             let more: Vec<u32> = (0..random.u32(..10)).collect();
             let mut coins: Vec<Coin> = more.iter().copied().map(Coin).collect();
-            let count = stacks.lock_on(cpu).push_all(&mut coins) as usize;
+            let count = stacks.lock_on(cpu).push_all(&mut coins, u32::MAX) as usize;
             assert_eq!(count, more.len().min(CAPACITY as usize - model.coins.len()));
             assert_eq!(coins.len(), more.len() - count);
             model.coins.extend(&more[..count]);
