@@ -191,11 +191,13 @@ fn process(root: &Root, pid: u32) -> Option<Process> {
 }
 
 /// Finds out which file is exact. Each process whose two numbers differ can tell: its page tables
-/// are walked, and the number that is closer wins. Without any, the version decides.
+/// are walked, and the number that is closer wins. Without any, the version decides, and a process
+/// that is wrong in both files overrules it.
 ///
-/// Before 6.12 both files show the same counter, unless a change was backported. A process that
-/// grows or shrinks between the reads is closer by `statm`, which is read later: then one that is
-/// wrong in both files overrules it.
+/// Before 6.12 both files show the same counter, unless a change was backported. From 6.12 on they
+/// do on kernels without that change (6.12.0, 6.14), where no process differs. A process that grows
+/// or shrinks between the reads is closer by `statm`, which is read later: before 6.12 one that is
+/// wrong in both files overrules it too.
 fn exact_by(machine: &Machine, processes: &[Process]) -> ExactBy {
     let mut judges: Vec<&Process> = processes
         .iter()
@@ -212,9 +214,10 @@ fn exact_by(machine: &Machine, processes: &[Process]) -> ExactBy {
         votes += i32::from(is_statm < is_counter) - i32::from(is_counter < is_statm);
     }
     let by_version = machine.kernel().is_ok_and(|kernel| kernel.is_from(6, 12));
-    let is_statm = match by_version {
-        true => votes >= 0,
-        false => votes > 0 && !is_wrong_in_both(machine, processes),
+    let is_statm = match votes {
+        0 => by_version && !is_wrong_in_both(machine, processes),
+        1.. => by_version || !is_wrong_in_both(machine, processes),
+        _ => false,
     };
     if is_statm {
         ExactBy::Statm
@@ -233,10 +236,10 @@ fn is_wrong_in_both(machine: &Machine, processes: &[Process]) -> bool {
         !machine.root().is_live() || cpu_time().saturating_sub(start) <= ROLLUPS_MAX
     });
     let read = in_time.filter_map(|judge| unchanged(machine, judge));
-    read.take(JUDGES_MAX).any(|(again, exact)| {
+    let large = read.filter(|(_, exact)| exact.pages >= TWICE_FROM_PAGES);
+    large.take(JUDGES_MAX).any(|(again, exact)| {
         let error = again.statm_pages.abs_diff(exact.pages);
         is_same_in_both(&again)
-            && exact.pages >= TWICE_FROM_PAGES
             && error.saturating_mul(100) > exact.pages.saturating_mul(WRONG_FROM_PERCENT)
     })
 }
