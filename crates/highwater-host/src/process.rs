@@ -252,7 +252,7 @@ fn is_same_in_both(process: &Process) -> bool {
 /// is no difference of the files.
 fn unchanged(machine: &Machine, before: &Process) -> Option<(Process, Exact)> {
     let again = process(machine.root(), before.pid)?;
-    let exact = by_rollup(machine, before.pid)?;
+    let exact = by_rollup(machine, before.pid).ok()?;
     let after = process(machine.root(), before.pid)?;
     (again.counter_pages == after.counter_pages).then_some((again, exact))
 }
@@ -302,7 +302,7 @@ fn rollups(machine: &Machine, effort: Effort, processes: &mut [Process]) {
             break;
         }
         let process = &mut processes[index];
-        process.exact = by_rollup(machine, process.pid).map(|mut exact| {
+        process.exact = by_rollup(machine, process.pid).ok().map(|mut exact| {
             let path = format!("proc/{}/stat", process.pid);
             if let Ok(stat) = machine.root().parse(&path, parse::stat) {
                 exact.error_pages = stat.rss_pages.abs_diff(process.counter_pages);
@@ -313,11 +313,16 @@ fn rollups(machine: &Machine, effort: Effort, processes: &mut [Process]) {
     }
 }
 
-fn by_rollup(machine: &Machine, pid: u32) -> Option<Exact> {
+/// The exact number of one process by `smaps_rollup`.
+///
+/// # Errors
+///
+/// When this user may not read it, or the process has ended.
+pub(crate) fn by_rollup(machine: &Machine, pid: u32) -> Result<Exact, Missing> {
     let start = cpu_time();
     let path = format!("proc/{pid}/smaps_rollup");
-    let kib = machine.root().parse(&path, parse::rollup).ok()?;
-    Some(Exact {
+    let kib = machine.root().parse(&path, parse::rollup)?;
+    Ok(Exact {
         pages: kib.saturating_mul(1024) / machine.page_bytes(),
         error_pages: 0,
         cost: cpu_time().saturating_sub(start),

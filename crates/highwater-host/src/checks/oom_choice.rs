@@ -4,7 +4,7 @@ use super::{Check, threads};
 use crate::finding::{Figure, Finding, Thresholds, Unit, counted, float};
 use crate::machine::Machine;
 use crate::parse;
-use crate::process::{Process, ProcessTable, bound_pages};
+use crate::process::{Process, ProcessTable, bound_pages, by_rollup};
 use crate::root::Missing;
 
 pub(super) const CHECK: Check = Check {
@@ -54,6 +54,23 @@ impl Candidate<'_> {
     fn held_pages(&self, exact: i64) -> u64 {
         u64::try_from(exact.saturating_sub(self.adjusted)).unwrap_or(0)
     }
+
+    /// Returns the badness by the exact number. The table lacks it where reading those of all
+    /// processes would take too long: then it is read, and kept.
+    fn read_exact(&mut self, machine: &Machine) -> Result<i64, Missing> {
+        if self.exact.is_none() {
+            let exact = by_rollup(machine, self.process.pid)?;
+            let other = self
+                .cheap
+                .saturating_sub(signed(self.process.counter_pages));
+            self.exact = Some(other.saturating_add(signed(exact.pages)));
+        }
+        Ok(self.exact.unwrap_or(self.cheap))
+    }
+}
+
+fn signed(pages: u64) -> i64 {
+    i64::try_from(pages).unwrap_or(i64::MAX)
 }
 
 /// Returns `gap` in percent of the pages that the right choice holds.
@@ -73,6 +90,8 @@ struct Choice<'a> {
     gap: u64,
     /// The gap in percent of what the second holds.
     percent: f64,
+    /// Says that some processes have no exact number, if so.
+    of: &'static str,
     formula: String,
 }
 
@@ -101,7 +120,8 @@ impl Choice<'_> {
         };
         let chosen = self.cheap.name();
         let says = if self.gap == 0 {
-            format!("{chosen} by both numbers; bound {} pages", counted(bound))
+            let (of, bound) = (self.of, counted(bound));
+            format!("{chosen} by both numbers{of}; bound {bound} pages")
         } else {
             format!("{chosen} instead of {}", self.exact.name())
         };
@@ -121,21 +141,21 @@ fn run(machine: &Machine) -> Finding {
 }
 
 fn measure(machine: &Machine) -> Result<Finding, Missing> {
+    judge(machine, machine.processes()?)
+}
+
+fn judge(machine: &Machine, table: &ProcessTable) -> Result<Finding, Missing> {
     let kernel = machine.kernel()?;
-    let table = machine.processes()?;
-    let candidates = candidates(machine, table)?;
-    let cheap = candidates.iter().max_by_key(|one| one.cheap);
-    let exact = candidates.iter().filter(|one| one.exact.is_some());
-    let exact = exact.max_by_key(|one| one.exact);
-    let Some(cheap) = cheap else {
+    let mut candidates = candidates(machine, table)?;
+    let by_counter = (0..candidates.len()).max_by_key(|&at| candidates[at].cheap);
+    let Some(by_counter) = by_counter else {
         return Ok(Finding::fine("no process may be stopped"));
     };
-    let (Some(exact), Some(of_cheap)) = (exact, cheap.exact) else {
-        return Err(Missing::new(
-            "needs the right to read smaps_rollup of the largest process",
-        ));
-    };
-    let largest = exact.exact.unwrap_or(of_cheap);
+    let of_cheap = candidates[by_counter].read_exact(machine)?;
+    let cheap = &candidates[by_counter];
+    let known = candidates.iter().filter_map(|one| Some((one, one.exact?)));
+    let largest = known.max_by_key(|(_, exact)| *exact);
+    let (exact, largest) = largest.unwrap_or((cheap, of_cheap));
     let gap = u64::try_from(largest.saturating_sub(of_cheap)).unwrap_or(0);
     let percent = percent_of_held(gap, exact.held_pages(largest));
     let formula = format!(
@@ -146,6 +166,8 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         exact.process.name(),
         shown(largest)
     );
+    let is_unread = |one: &Process| one.exact.is_none() && one.pid != cheap.process.pid;
+    let is_partial = table.processes.iter().any(is_unread);
     let sums = kernel.is_from(7, 0);
     let cpus = machine.cpus_online()?;
     let choice = Choice {
@@ -153,6 +175,7 @@ fn measure(machine: &Machine) -> Result<Finding, Missing> {
         exact: exact.process,
         gap,
         percent,
+        of: if is_partial { " of those read" } else { "" },
         formula,
     };
     let finding = if sums {
@@ -195,7 +218,6 @@ fn candidates<'a>(
     let of_memory = |name| memory.get(name).unwrap_or(0);
     let total = in_pages(of_memory("MemTotal").saturating_add(of_memory("SwapTotal")));
     let swapped = of_memory("SwapTotal").saturating_sub(of_memory("SwapFree"));
-    let signed = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
     let spares_first = is_initial_pid_namespace(machine);
     let mut candidates = Vec::new();
     for process in &table.processes {
@@ -238,4 +260,63 @@ fn candidates<'a>(
 fn shown(points: i64) -> String {
     let sign = if points < 0 { "-" } else { "" };
     format!("{sign}{}", counted(points.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::finding::Verdict;
+    use crate::root::Root;
+
+    /// Goal: the process that the counter names is read although others took all the time there
+    /// was, a verdict on a part of the processes says so, and a right is named only where one is
+    /// missing. Method: a table without exact numbers; then a machine without the rollup.
+    #[test]
+    fn the_process_that_the_counter_names_is_read() {
+        let tree = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = tree.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        file("proc/sys/kernel/osrelease", "6.1.0\n");
+        file("sys/devices/system/cpu/online", "0-1\n");
+        file("proc/meminfo", "MemTotal: 4000000 kB\n");
+        for (pid, pages) in [(8, 5_000), (9, 6_000)] {
+            let stat = format!("{pid} (p) S {}0 1 0 7 4096 {pages} 0 0\n", "0 ".repeat(15));
+            file(&format!("proc/{pid}/stat"), &stat);
+            file(
+                &format!("proc/{pid}/statm"),
+                &format!("9000 {pages} 0 0 0 0 0\n"),
+            );
+            file(&format!("proc/{pid}/smaps_rollup"), "Rss: 28000 kB\n");
+        }
+        let machine = Machine::open(Root::at(tree.path()).unwrap()).unwrap();
+        let mut table = machine.processes().unwrap().clone();
+        let of_all = judge(&machine, &table).unwrap();
+        assert!(
+            of_all.says.starts_with("p (9) by both numbers;"),
+            "{}",
+            of_all.says
+        );
+        for process in &mut table.processes {
+            process.exact = None;
+        }
+        let found = judge(&machine, &table).unwrap();
+        assert_eq!(found.verdict, Verdict::Ok);
+        let says = &found.says;
+        assert!(
+            says.starts_with("p (9) by both numbers of those read;"),
+            "{says}"
+        );
+        assert!(found.formula.contains("7,000 exact"), "{}", found.formula);
+        fs::remove_file(tree.path().join("proc/9/smaps_rollup")).unwrap();
+        let missing = judge(&machine, &table).unwrap_err();
+        assert_eq!(
+            missing.need,
+            "needs /proc/9/smaps_rollup, which is not there"
+        );
+    }
 }
