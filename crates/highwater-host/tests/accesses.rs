@@ -83,8 +83,18 @@ fn written(position: u64, copied: u64) -> Vec<u8> {
 }
 
 fn dirtied(inode: u64, index: u64) -> Vec<u8> {
-    let fields = [("common_pid", TASK), ("ino", inode), ("index", index)];
-    event("writeback_dirty_folio", &fields, "254:0")
+    dirtied_by(TASK, inode, index, "254:0")
+}
+
+fn dirtied_by(task: u64, inode: u64, index: u64, backing: &str) -> Vec<u8> {
+    let fields = [("common_pid", task), ("ino", inode), ("index", index)];
+    event("writeback_dirty_folio", &fields, backing)
+}
+
+/// A lookup of the first page of a file.
+fn looked_up(device: u64, inode: u64) -> Vec<u8> {
+    let fields = [("common_pid", TASK), ("s_dev", device), ("i_ino", inode)];
+    event("mm_filemap_get_pages", &fields, "")
 }
 
 fn decoded(events: &[Vec<u8>]) -> Vec<(Kind, u64, u64)> {
@@ -193,6 +203,55 @@ fn a_dirtied_page_belongs_to_the_write_before() {
         (Kind::Write, 0, 3)
     );
     assert!(xfs[0].kind.is_write() && xfs[1].kind.is_write());
+}
+
+/// Goal: a file has one key, whichever event names it. Method: lookups by one task, then a page
+/// that another makes dirty, which names the disk: of a partition, of a file system without a disk,
+/// of a disk without partitions, and of an inode on two partitions.
+#[test]
+fn a_file_that_other_tasks_make_dirty_is_one_file() {
+    let of = |events: &[Vec<u8>]| {
+        let file = accesses(events).last().unwrap().file;
+        (file.major, file.minor, file.inode)
+    };
+    let dirty = |backing| dirtied_by(78, 5, 3, backing);
+    let files = accesses(&[lookup(0, 3), dirty("254:0")]);
+    assert_eq!(files[0].file, files[1].file);
+    let (first, second) = (8 << 20 | 1, 8 << 20 | 2);
+    assert_eq!(of(&[looked_up(45, 5), dirty("btrfs-1")]), (0, 45, 5));
+    assert_eq!(of(&[looked_up(45, 5), dirty("0:50")]), (0, 50, 5));
+    assert_eq!(of(&[looked_up(first, 5), dirty("254:0")]), (254, 0, 5));
+    let both = [looked_up(first, 5), looked_up(second, 5), dirty("8:0")];
+    assert_eq!(of(&both), (8, 0, 5));
+    let whole = [looked_up(8 << 20, 7), looked_up(second, 5), dirty("8:0")];
+    assert_eq!(of(&whole), (8, 0, 5));
+}
+
+// Symptom: files of a disk whose inodes are in the range of its device numbers were never dirty.
+#[test]
+fn a_file_with_the_number_of_a_device_becomes_dirty() {
+    let inode = 8 << 20 | 99;
+    let dirty = || dirtied_by(78, inode, 3, "8:0");
+    let known = accesses(&[looked_up(8 << 20 | 1, inode), dirty()]);
+    assert_eq!(known.len(), 2);
+    assert_eq!(known[0].file, known[1].file);
+    assert_eq!(accesses(&[dirty()]), []);
+}
+
+// Symptom: after a write, no page of its file became dirty, wherever it lay.
+#[test]
+fn a_page_beside_a_write_becomes_dirty() {
+    let events = [written(0, 4_096), dirtied(5, 0), dirtied(5, 9)];
+    assert_eq!(decoded(&events), [(Kind::Write, 0, 1), (Kind::Dirty, 9, 1)]);
+    // A folio of eight pages is named by its first one; pages 9 and 12 begin none that has page 10.
+    let write = written(10 * 4_096, 4_096);
+    let events = [write, dirtied(5, 8), dirtied(5, 9), dirtied(5, 12)];
+    let expected = [
+        (Kind::Write, 10, 1),
+        (Kind::Dirty, 9, 1),
+        (Kind::Dirty, 12, 1),
+    ];
+    assert_eq!(decoded(&events), expected);
 }
 
 /// Goal: real events decode. Method: the recorded pages, whose commands wrote 5,473 and 300,000

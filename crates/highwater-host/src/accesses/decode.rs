@@ -1,6 +1,6 @@
 //! From events to accesses, task by task.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::FileKey;
 use crate::tracefs::{Event, EventFormat, Field, FormatError};
@@ -10,6 +10,12 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Bits of the minor number in the kernel's own device numbers.
 const MINOR_BITS: u32 = 20;
+
+/// Files whose devices are remembered at most. Chosen: some MiB.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// Pages of this kernel in a folio at most: 2 MiB of pages of 4 KiB.
+const FOLIO_PAGES_MAX: u64 = 512;
 
 /// Operation of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,11 +147,57 @@ struct Previous {
     kind: Kind,
 }
 
+/// The devices of files, from the events that have them.
+#[derive(Debug, Default)]
+struct Devices {
+    /// Devices with file systems.
+    numbers: HashSet<(u32, u32)>,
+    /// Minor numbers of files by major number and inode; `None` for several.
+    minors: HashMap<(u32, u64), Option<u32>>,
+}
+
+impl Devices {
+    /// Remembers a file. Forgets all others when there are too many: they are remembered again at
+    /// their next event.
+    fn learn(&mut self, file: FileKey) {
+        if self.minors.len() >= KNOWN_MAX && !self.has(file) {
+            self.minors.clear();
+        }
+        self.numbers.insert((file.major, file.minor));
+        let minor = Some(file.minor);
+        let known = self.minors.entry((file.major, file.inode));
+        let known = known.or_insert(minor);
+        if *known != minor {
+            *known = None;
+        }
+    }
+
+    fn has(&self, file: FileKey) -> bool {
+        self.minors.contains_key(&(file.major, file.inode))
+    }
+
+    /// Returns the file of a page by its inode on a disk, whose partitions have its major number.
+    ///
+    /// A disk with a file system of its own has no partitions. Without a disk, the major number is
+    /// 0, and the minor number either that of the file system or 0.
+    fn on_disk(&self, disk: FileKey) -> FileKey {
+        let is_whole = self.numbers.contains(&(disk.major, disk.minor));
+        let known = self.minors.get(&(disk.major, disk.inode));
+        match known.copied().flatten() {
+            Some(minor) if !is_whole && (disk.major > 0 || disk.minor == 0) => {
+                FileKey { minor, ..disk }
+            }
+            _ => disk,
+        }
+    }
+}
+
 /// Turns events into accesses.
 #[derive(Debug)]
 pub struct Decoder {
     sources: HashMap<u16, Source>,
     previous: HashMap<u32, Previous>,
+    devices: Devices,
     /// Pages of 4 KiB in a page of this kernel.
     scale: u64,
     pub(super) enabled: Vec<String>,
@@ -158,6 +210,7 @@ impl Decoder {
         Self {
             sources: HashMap::new(),
             previous: HashMap::new(),
+            devices: Devices::default(),
             scale: (rustix::param::page_size() as u64 / PAGE_BYTES).max(1),
             enabled: Vec::new(),
             lacks: Vec::new(),
@@ -283,7 +336,8 @@ impl Decoder {
     }
 
     /// Returns the file of a page that became dirty. The event names the disk, not the device of
-    /// the file system: the access before, mostly the fault, knows the latter.
+    /// the file system: the access before, mostly the fault, knows the latter, or an earlier one by
+    /// any task.
     fn dirtied(&self, task: u32, backing: &str, inode: u64) -> FileKey {
         let previous = self.previous.get(&task);
         if let Some(previous) = previous.filter(|previous| previous.file.inode == inode) {
@@ -294,11 +348,27 @@ impl Decoder {
         let (major, minor) = numbers
             .and_then(|(major, minor)| Some((parse(major)?, parse(minor)?)))
             .unwrap_or((0, 0));
-        FileKey {
+        self.devices.on_disk(FileKey {
             major,
             minor,
             inode,
-        }
+        })
+    }
+
+    /// Returns whether a page that became dirty is of a disk's own cache, whose inode is the number
+    /// of the device. A file that an event with a device named is none.
+    fn is_of_disk(&self, file: FileKey) -> bool {
+        let is_number = file.major > 0 && file.inode >> MINOR_BITS == u64::from(file.major);
+        is_number && !self.devices.has(file)
+    }
+
+    /// Returns whether a page that became dirty is part of a write, or the first page of a folio
+    /// that the write reaches: the event names only that. Folios are aligned to their size.
+    fn is_of_write(&self, write: &Previous, dirty: &Access) -> bool {
+        let largest = FOLIO_PAGES_MAX * self.scale;
+        let aligned = 1_u64 << dirty.first.trailing_zeros().min(largest.ilog2());
+        let end = dirty.first.saturating_add(aligned.max(dirty.count));
+        write.kind == Kind::Write && dirty.first <= write.last && end > write.first
     }
 
     /// Applies the rules of the module.
@@ -316,9 +386,8 @@ impl Decoder {
             .get(&task)
             .filter(|before| before.file == file);
         if kind == Kind::Dirty {
-            let is_of_device = file.inode >> MINOR_BITS == u64::from(file.major) && file.major > 0;
-            let is_of_write = previous.is_some_and(|before| before.kind == Kind::Write);
-            if !is_of_device && !is_of_write {
+            let is_of_write = previous.is_some_and(|before| self.is_of_write(before, &access));
+            if !self.is_of_disk(file) && !is_of_write {
                 pass_on(access);
             }
             return;
@@ -338,8 +407,8 @@ impl Decoder {
             (Kind::Window, Some(before))
                 if before.kind == Kind::Fault && (first..=last).contains(&before.first) =>
             {
-                let faulted = before.first;
-                let parts = [(first, faulted), (faulted + 1, last.saturating_add(1))];
+                let after = before.last.saturating_add(1);
+                let parts = [(first, before.first), (after, last.saturating_add(1))];
                 for (first, end) in parts.into_iter().filter(|(first, end)| first < end) {
                     pass_on(Access {
                         first,
@@ -350,6 +419,71 @@ impl Decoder {
             }
             _ => pass_on(access),
         }
+        self.devices.learn(file);
         self.previous.insert(task, settled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: where a page of the kernel is 16 of an access, a fault and the window around it count
+    /// each page once, and so do a write and the page that it makes dirty. Method: such a decoder,
+    /// given accesses.
+    #[test]
+    fn large_pages_are_counted_once() {
+        let mut decoder = Decoder::new();
+        decoder.scale = 16;
+        let file = FileKey {
+            major: 8,
+            minor: 1,
+            inode: 5,
+        };
+        let mut passed = Vec::new();
+        for (kind, first, count) in [
+            (Kind::Fault, 32, 16),
+            (Kind::Window, 16, 48),
+            (Kind::Write, 5, 1),
+            (Kind::Dirty, 0, 16),
+            (Kind::Dirty, 16, 16),
+        ] {
+            let access = Access {
+                task: 7,
+                file,
+                first,
+                count,
+                kind,
+            };
+            decoder.settle(access, &mut |access: Access| {
+                passed.push((access.kind, access.first, access.count));
+            });
+        }
+        let expected = [
+            (Kind::Fault, 32, 16),
+            (Kind::Window, 16, 16),
+            (Kind::Window, 48, 16),
+            (Kind::Write, 5, 1),
+            (Kind::Dirty, 16, 16),
+        ];
+        assert_eq!(passed, expected);
+    }
+
+    /// Goal: the devices of files take a bounded amount of memory, and the file of the last event
+    /// is known. Method: one file more than are remembered.
+    #[test]
+    fn devices_of_files_are_bounded() {
+        let mut devices = Devices::default();
+        let file = |minor: u32, inode: u64| FileKey {
+            major: 8,
+            minor,
+            inode,
+        };
+        for inode in 0..=KNOWN_MAX as u64 {
+            devices.learn(file(1, inode));
+            devices.learn(file(1, inode));
+            assert_eq!(devices.on_disk(file(0, inode)), file(1, inode));
+        }
+        assert!(devices.minors.len() <= KNOWN_MAX);
     }
 }
