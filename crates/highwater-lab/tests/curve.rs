@@ -263,6 +263,20 @@ fn the_smallest_traces() {
     assert!(matches!(error, CurveError::NoRecord { .. }), "{error}");
 }
 
+/// Goal: no two keys share a page. Method: key 0 with ten pages, and the keys with the numbers
+/// after it.
+#[test]
+fn key_0_shares_no_page_with_the_next_keys() {
+    let bench = Bench::new(&[]);
+    let others = (1..10).map(|key| format!("2 {key} 10\n"));
+    let text = format!("1 0 40960\n{}", others.collect::<String>());
+    fs::write(bench.folder.path().join("trace"), text).unwrap();
+    let mut config = bench.config(Mode::Exact);
+    config.tenants[0].options.format = Some(Format::AdaptSize);
+    let drawn = bench.drawn(&config);
+    assert_eq!(drawn.footprint_bytes, Pages(19).bytes().0);
+}
+
 /// Goal: the same trace and seed give the same curves; another seed takes other pages.
 #[test]
 fn curves_repeat_exactly() {

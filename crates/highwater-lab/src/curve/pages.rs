@@ -6,6 +6,9 @@ use crate::trace::Target;
 /// different ones.
 const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
 
+/// Moves the pages of key 0 away from the numbers of the first keys: digits of the golden ratio.
+const SHIFT: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Calls `visit` with each page of a target.
 ///
 /// A key's first page has the key's number; the others follow a hash of it. Pages of two keys can
@@ -22,7 +25,8 @@ pub(super) fn each_page<E>(
         Target::Pages { first, count } => (first..first + count).try_for_each(visit),
         Target::Key { key, pages } => {
             visit(key)?;
-            let start = (key ^ (key >> 32)).wrapping_mul(SPREAD);
+            let spread = (key ^ (key >> 32)).wrapping_mul(SPREAD);
+            let start = spread.wrapping_add(SHIFT);
             (1..pages).try_for_each(|page| visit(start.wrapping_add(page)))
         }
     }
