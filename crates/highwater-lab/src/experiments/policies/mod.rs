@@ -8,7 +8,7 @@
 //! The library's own policies run beside the models, in clusters as large as reclaim's
 //! ([`Decided`]); they are checked against the promise. With `--real`, traces are also replayed
 //! through the library itself, under the two-list LRU and the balanced policy, if the cache is
-//! large enough for a pool.
+//! large enough for a pool and no key is larger than a page.
 
 mod real;
 mod traces;
@@ -248,7 +248,7 @@ impl Found {
         setup: &Setup,
         control: &Control,
     ) -> Result<(), ExperimentError> {
-        let trace = source.read(control)?;
+        let traces::Loaded { trace, has_sizes } = source.read(control)?;
         for (share, ..) in SHARES {
             let capacity = trace.capacity(share);
             let misses = self.run_all(&trace, capacity, control)?;
@@ -257,7 +257,7 @@ impl Found {
                 decisions.push(decided(algorithm, &trace, capacity));
                 control.advance(1)?;
             }
-            let replayed = match setup.options.is_real {
+            let replayed = match setup.options.is_real && !has_sizes {
                 true => real::misses(source, capacity, setup, control)?,
                 false => None,
             };
@@ -422,5 +422,47 @@ impl Found {
             worst.trace
         );
         Some(Check::counted(name).at_least(of(&worst), -WORSE_MAX, Unit::Percent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::experiments::{Options, Size};
+    use crate::report::Judge;
+
+    /// Goal: no replay of several pages for each key is compared with models that count one.
+    /// Method: a given trace of keys of one page, and the same with one key of two.
+    #[test]
+    fn given_traces_with_large_keys_are_not_replayed() {
+        let options = Options {
+            size: Size::Quick,
+            is_real: true,
+            ..Options::default()
+        };
+        let setup = Setup {
+            topology: EXPERIMENT.topology.parse().unwrap(),
+            judge: Judge::Counts,
+            options,
+        };
+        for (last, nr_replayed) in [(4096, 1), (8192, 0)] {
+            let mut text = String::new();
+            for key in 1..11 * real::POOL_MIN {
+                writeln!(text, "{key} {key} 10").unwrap();
+            }
+            writeln!(text, "9999 0 {last}").unwrap();
+            let file = tempfile::Builder::new()
+                .suffix(".trace")
+                .tempfile()
+                .unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            let mut found = Found::default();
+            let given = traces::given(file.path());
+            found.add(&given, &setup, &Control::default()).unwrap();
+            let replayed = found.cells.iter().filter(|cell| cell.replayed.is_some());
+            assert_eq!(replayed.count(), nr_replayed, "keys of up to {last} bytes");
+        }
     }
 }

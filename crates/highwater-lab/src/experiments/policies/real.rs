@@ -1,7 +1,7 @@
 //! The library itself: traces replayed through the whole cache, with real frames and a real file.
 //!
-//! Skips caches that are too small for a pool, and traces whose keys have sizes, because a replay
-//! lays such a key out as several pages.
+//! Skips caches that are too small for a pool. Traces with keys larger than a page are not replayed
+//! either, because a replay lays such a key out as several pages.
 
 use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
@@ -23,14 +23,14 @@ pub(super) const REPLAYED: [(PolicyKind, &str); 2] = [
 pub(super) const POOL_MIN: usize = 512;
 
 /// Returns the misses of a replay on a pool of `capacity` pages, in the order of [`REPLAYED`];
-/// `None` for a pool or trace that is skipped.
+/// `None` for a pool that is skipped.
 pub(super) fn misses(
     trace: &Trace,
     capacity: usize,
     setup: &Setup,
     control: &Control,
 ) -> Result<Option<[u64; REPLAYED.len()]>, ExperimentError> {
-    if capacity < POOL_MIN || trace.has_sizes {
+    if capacity < POOL_MIN {
         return Ok(None);
     }
     let mut misses = [0; REPLAYED.len()];

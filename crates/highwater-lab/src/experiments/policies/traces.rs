@@ -25,8 +25,6 @@ struct Recorded {
     block_size: Option<u32>,
     /// Small enough for a quick run.
     is_quick: bool,
-    /// Whether its keys have sizes.
-    has_sizes: bool,
 }
 
 const fn told(file: &'static str) -> Recorded {
@@ -35,7 +33,6 @@ const fn told(file: &'static str) -> Recorded {
         format: None,
         block_size: None,
         is_quick: false,
-        has_sizes: false,
     }
 }
 
@@ -64,10 +61,7 @@ const RECORDED: [Recorded; 18] = [
     quick("classic/lirs-multi3.trace.gz"),
     quick("classic/lirs-scan.trace.gz"),
     quick("classic/lirs-sprite.trace.gz"),
-    Recorded {
-        has_sizes: true,
-        ..quick("kv-cdn/adaptsize-request.trace.xz")
-    },
+    quick("kv-cdn/adaptsize-request.trace.xz"),
     quick("kv-cdn/mooncake-synthetic_trace.jsonl.xz"),
     keys("kv-cdn/scarab-recs.trace.xz", Format::U64Be),
     Recorded {
@@ -89,10 +83,16 @@ pub(super) struct Source {
     pub(super) name: String,
     /// Whether means include it.
     pub(super) is_recorded: bool,
-    /// Whether its keys have sizes, so that a replay lays a key out as several pages.
-    pub(super) has_sizes: bool,
     place: Place,
     pub(super) options: ReaderOptions,
+}
+
+/// The accesses of a trace; a key counts as one page, whatever its size.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) trace: AccessTrace,
+    /// Whether a key is larger than a page, so that a replay lays it out as several.
+    pub(super) has_sizes: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -121,7 +121,6 @@ pub(super) fn shipped() -> Source {
     Source {
         name: "pgbench".to_owned(),
         is_recorded: false,
-        has_sizes: false,
         place: Place::Shipped,
         options: ReaderOptions::default(),
     }
@@ -132,7 +131,6 @@ pub(super) fn given(path: &Path) -> Source {
     Source {
         name: path.display().to_string(),
         is_recorded: false,
-        has_sizes: false,
         place: Place::File(path.to_owned()),
         options: ReaderOptions::default(),
     }
@@ -153,7 +151,6 @@ impl Recorded {
         Source {
             name: name.to_owned(),
             is_recorded: true,
-            has_sizes: self.has_sizes,
             place: Place::File(folder.join(self.file)),
             options: ReaderOptions {
                 format: self.format,
@@ -176,8 +173,8 @@ impl Source {
         }
     }
 
-    /// Reads every access; a key counts as one page, whatever its size.
-    pub(super) fn read(&self, control: &Control) -> Result<AccessTrace, ExperimentError> {
+    /// Reads every access.
+    pub(super) fn read(&self, control: &Control) -> Result<Loaded, ExperimentError> {
         let failed = |source| ExperimentError::AccessTrace {
             trace: self.name.clone(),
             source,
@@ -187,18 +184,25 @@ impl Source {
             Place::Shipped => TraceReader::from_reader(&self.name, SHIPPED, &self.options),
         };
         let mut pages = Vec::new();
+        let mut has_sizes = false;
         let mut due = STEP;
         for request in reader.map_err(failed)? {
             let request: Result<_, TraceError> = request;
             match request.map_err(failed)?.target {
                 Target::Pages { first, count } => pages.extend(first..first + count),
-                Target::Key { key, .. } => pages.push(key),
+                Target::Key { key, pages: size } => {
+                    has_sizes |= size > 1;
+                    pages.push(key);
+                }
             }
             if pages.len() >= due {
                 control.advance(0)?;
                 due = pages.len() + STEP;
             }
         }
-        Ok(pages.into_iter().collect())
+        Ok(Loaded {
+            trace: pages.into_iter().collect(),
+            has_sizes,
+        })
     }
 }
