@@ -107,7 +107,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long = "tenant", value_name = "NAME=TRACE[,max=SIZE][,format=FORMAT]")]
     tenants: Vec<TenantArgument>,
 
-    /// Directory of the sparse data files, which grow to the traces' footprint
+    /// Directory of the sparse data files, which grow with the pages that are read
     /// [default: the system's directory for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,

@@ -21,7 +21,8 @@ use highwater::units::{Bytes, FilePage, PAGE_SIZE, Pages};
 use highwater_lab::control::Control;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{
-    DataIo, Failure, Leaks, Outcome, Replay, ReplayConfig, ReplayError, TenantConfig, TraceInput,
+    DataIo, Failure, Leaks, Outcome, Replay, ReplayConfig, ReplayError, Table, TenantConfig,
+    TraceInput,
 };
 use highwater_lab::trace::{Format, ReaderOptions};
 
@@ -250,7 +251,7 @@ fn counts_do_not_depend_on_the_way_of_the_pages() {
         let report = &outcome.report;
         assert!(report.is_clean(), "SEED={} {outcome:?}", seed());
         let counts = [report.hits, report.misses, report.refaults, report.pgsteal];
-        (counts, outcome.footprint_pages)
+        (counts, outcome.laid_out_pages)
     };
     let [direct, buffered] = &outcomes;
     assert_eq!(counts(direct), counts(buffered), "SEED={}", seed());
@@ -268,6 +269,27 @@ fn counts_do_not_depend_on_the_way_of_the_pages() {
             (direct.io, direct.kernel_cached_bytes),
             (DataIo::Direct, Some(0))
         ),
+    }
+}
+
+/// Goal: pages that were read ahead do not count as the trace's. Method: a trace of one page, read
+/// with a window both ways, and in order a hundred pages without one.
+#[test]
+fn pages_laid_out_are_not_called_a_footprint() {
+    for (pages, readahead, least, most) in [(1, 32, 1, 64), (100, 0, 100, 100)] {
+        for io in [DataIo::Direct, DataIo::Buffered] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut config = config(dir.path());
+            (config.io, config.readahead) = (io, Pages(readahead));
+            let tenant = tenant(dir.path(), "loop", Format::Lirs, &reads(0..pages));
+            config.tenants.push(tenant);
+            let outcome = run(&config).unwrap();
+            let laid_out = outcome.laid_out_pages;
+            assert!((least..=most).contains(&laid_out), "{laid_out} pages");
+            let table = Table::new(&outcome).to_string();
+            assert!(table.contains("laid out in the data files"), "{table}");
+            assert!(!table.contains("footprint"), "{table}");
+        }
     }
 }
 
@@ -290,7 +312,7 @@ fn written_pages_keep_their_versions() {
         let outcome = run(&config).unwrap();
         assert!(outcome.report.is_clean(), "SEED={} {outcome:?}", seed());
         assert_eq!(outcome.report.page_accesses, 36_000);
-        assert_eq!(outcome.footprint_pages, 6_000);
+        assert_eq!(outcome.laid_out_pages, 6_000);
     }
 }
 

@@ -23,7 +23,7 @@ const DRAWN_MAX: usize = 7;
 #[derive(Serialize)]
 struct Written<'a> {
     report: &'a Value,
-    footprint_pages: u64,
+    laid_out_pages: u64,
     hit_latencies: &'a LatencyCurve,
     miss_latencies: &'a LatencyCurve,
     victims: &'a [VictimRecord],
@@ -56,7 +56,7 @@ pub(crate) fn envelope(
     });
     let written = Written {
         report,
-        footprint_pages: outcome.footprint_pages,
+        laid_out_pages: outcome.laid_out_pages,
         hit_latencies: &outcome.hit_latencies,
         miss_latencies: &outcome.miss_latencies,
         victims: &outcome.victims,
@@ -70,7 +70,9 @@ pub(crate) fn envelope(
 #[derive(Deserialize)]
 struct Data {
     report: Run,
-    footprint_pages: f64,
+    /// Former name: that of reports of 0.1.
+    #[serde(alias = "footprint_pages")]
+    laid_out_pages: f64,
     hit_latencies: Latencies,
     miss_latencies: Latencies,
     victims: Vec<Victim>,
@@ -217,11 +219,11 @@ pub(super) fn page(envelope: &Envelope) -> serde_json::Result<Page> {
     Ok(Page {
         title: format!("Replay of {}{more} in {size}", names.join(", ")),
         subtitle: format!(
-            "Policy {}, {} thread{}, {} pages of footprint, {} I/O",
+            "Policy {}, {} thread{}, {} pages in the data files, {} I/O",
             run.policy,
             run.threads,
             if run.threads == 1 { "" } else { "s" },
-            Unit::Plain.shown(data.footprint_pages),
+            Unit::Plain.shown(data.laid_out_pages),
             run.io
         ),
         verdict: verdict(run),

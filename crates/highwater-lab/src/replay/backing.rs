@@ -128,7 +128,8 @@ impl TenantFile {
         }
     }
 
-    /// Returns the number of pages laid out so far: the tenant's footprint.
+    /// Returns the number of pages laid out so far: those that requests touched, and holes beside
+    /// them that were read ahead.
     #[must_use]
     pub(super) fn laid_out(&self) -> u64 {
         self.laid_out.get()

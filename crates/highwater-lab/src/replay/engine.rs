@@ -150,7 +150,7 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
         report,
         mismatches: counts.failures.shown,
         skipped: skipped.filter(|(_, skipped)| skipped.records > 0).collect(),
-        footprint_pages: run.tenants.iter().map(|t| t.data.laid_out()).sum(),
+        laid_out_pages: run.tenants.iter().map(|t| t.data.laid_out()).sum(),
         hit_latencies: latencies.hits.curve(),
         miss_latencies: latencies.misses.curve(),
         victims: run.victims.records(),

@@ -114,8 +114,9 @@ pub struct Outcome {
     pub mismatches: Vec<String>,
     /// Tenants whose traces had bad records, which were skipped.
     pub skipped: Vec<(String, Skipped)>,
-    /// Touched pages of all tenants' files.
-    pub footprint_pages: u64,
+    /// Pages laid out in all tenants' files. Requests touch all of them without readahead; with it,
+    /// some may only have been read ahead.
+    pub laid_out_pages: u64,
     /// Distribution of the latencies of hits.
     pub hit_latencies: LatencyCurve,
     /// Distribution of the latencies of misses.

@@ -67,8 +67,8 @@ impl<'a> Table<'a> {
             report.elapsed_s,
             grouped(round(report.accesses_per_s))
         );
-        let footprint = self.outcome.footprint_pages * highwater::units::PAGE_BYTES;
-        let footprint = format!("footprint of the traces {}", size(footprint));
+        let laid_out = self.outcome.laid_out_pages * highwater::units::PAGE_BYTES;
+        let laid_out = format!("{} laid out in the data files", size(laid_out));
         let manifest = &report.manifest;
         let how = format!(
             "back end {}, seed {}, threads {}, in flight {}",
@@ -108,7 +108,7 @@ impl<'a> Table<'a> {
                 report.regime.clone(),
                 report.regime_reason.clone().unwrap_or_default(),
             ),
-            row("capacity", size(report.capacity_bytes), footprint),
+            row("capacity", size(report.capacity_bytes), laid_out),
             row("frames, peak", size(report.frames_peak_bytes), none()),
             row(
                 "process, peak",
