@@ -9,6 +9,7 @@
 //! The rises between a group's last scrape and its removal show in its ancestors only.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 
 use highwater::units::GroupId;
 
@@ -19,9 +20,13 @@ use crate::walk::{Node, Tree};
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     scrapes: u64,
-    known: HashMap<GroupId, Known>,
+    known: HashMap<Identity, Known>,
     total: Vec<u64>,
 }
+
+/// A group's number, and a hash that differs for another group that has the number later. A handle
+/// would keep the group's data.
+type Identity = (GroupId, u64);
 
 /// How a group is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,16 +51,21 @@ impl Rest {
         self.scrapes += 1;
         let mut before: Vec<Place> = Vec::with_capacity(rows.len());
         for (node, row) in tree.named.iter().zip(rows) {
-            let (id, above) = (node.group.id(), above(node, &before));
-            before.push(self.known.get(&id).map_or(above, |known| known.place));
-            self.learn(id, &row.counts, Place::Named, above);
+            let (group, above) = (self.identity(node), above(node, &before));
+            before.push(self.known.get(&group).map_or(above, |known| known.place));
+            self.learn(group, &row.counts, Place::Named, above);
         }
         before
     }
 
     /// Takes the counts of a group of the rest.
     pub(crate) fn add(&mut self, node: &Node, counts: &[u64], before: &[Place]) {
-        self.learn(node.group.id(), counts, Place::Rest, above(node, before));
+        self.learn(
+            self.identity(node),
+            counts,
+            Place::Rest,
+            above(node, before),
+        );
     }
 
     /// Ends the scrape: forgets groups that are gone, and returns the totals.
@@ -65,9 +75,14 @@ impl Rest {
         &self.total
     }
 
+    fn identity(&self, node: &Node) -> Identity {
+        let group = &node.group;
+        (group.id(), self.known.hasher().hash_one(group))
+    }
+
     /// Takes the counts of a group; `above` is the place of its parent in the last scrape.
-    fn learn(&mut self, id: GroupId, counts: &[u64], place: Place, above: Place) {
-        let known = self.known.entry(id).or_insert_with(|| Known {
+    fn learn(&mut self, group: Identity, counts: &[u64], place: Place, above: Place) {
+        let known = self.known.entry(group).or_insert_with(|| Known {
             // A group that was hidden counted in its ancestor; a new one has risen from zero.
             place,
             scrape: self.scrapes,
@@ -79,7 +94,7 @@ impl Rest {
         if place == Place::Rest || known.place == Place::Rest {
             self.total.resize(counts.len(), 0);
             for ((total, count), last) in self.total.iter_mut().zip(counts).zip(&known.counts) {
-                // Saturating: a number may have passed to a new group.
+                // Saturating: a sum over CPUs may fall for a moment.
                 *total += count.saturating_sub(*last);
             }
         }

@@ -221,6 +221,29 @@ fn counters_of_the_rest_never_fall() {
 }
 
 #[test]
+fn a_group_with_a_reused_number_counts_as_a_new_one() {
+    // Goal: the rest has each event of two groups that had one number after the other exactly once,
+    // whether the second has fewer events than the first or more. Method: no group is named; a
+    // number is reused at once by the thread that removed its group.
+    for events in [8, 15] {
+        let hw = manager();
+        let registry = registry(ManagerCollector::new(&hw).groups_max(0));
+        let limited = |name| hw.root().child(name, Limits::max(Bytes::mib(4))).unwrap();
+        let first = limited("a");
+        refusals(&first, 10);
+        assert_eq!(max_events(&page(&registry), "other"), Some(10.0));
+        let number = first.id();
+        first.remove().unwrap();
+        drop(first);
+        let second = limited("b");
+        assert_eq!(second.id(), number, "it is reused");
+        refusals(&second, events);
+        let total = (10 + events) as f64;
+        assert_eq!(max_events(&page(&registry), "other"), Some(total));
+    }
+}
+
+#[test]
 fn groups_come_and_go_while_several_scrape() {
     // Goal: every page is valid, and no counter falls, while groups are created and removed.
     let hw = manager();
