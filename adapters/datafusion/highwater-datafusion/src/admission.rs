@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 use crate::pool::HighwaterPool;
 use crate::refusal::{Reason, size};
+use crate::stop::Stop;
 use crate::tenant::{Shared, Tenant};
 
 /// Queries that wait in any queue. While it is 0, returned memory wakes nothing.
@@ -210,6 +211,8 @@ pub(crate) enum Reservation {
 struct Admit {
     tenant: Tenant,
     reserve: Reservation,
+    /// Of all attempts of the query.
+    stop: Arc<Stop>,
     pool: Option<HighwaterPool>,
     waiting: Option<Waiting>,
 }
@@ -225,8 +228,8 @@ impl Admit {
             Reservation::Exactly(reserve) => reserve,
             Reservation::AtMost(most) => most.min(max),
         };
-        let pool = self.pool.take();
-        let mut pool = pool.unwrap_or_else(|| HighwaterPool::that_waits(self.tenant.query()));
+        let new = || HighwaterPool::that_waits(self.tenant.query(), &self.stop);
+        let mut pool = self.pool.take().unwrap_or_else(new);
         let mut reserve = reserve;
         // Terminates: it falls with each attempt, which another group refuses.
         let admitted = loop {
@@ -338,18 +341,21 @@ impl Tenant {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn admit(&self, reserve: Bytes) -> Result<Arc<HighwaterPool>> {
-        self.admit_with(Reservation::Exactly(reserve), None).await
+        let reserve = Reservation::Exactly(reserve);
+        self.admit_with(reserve, Arc::default(), None).await
     }
 
-    /// Admits a query, with a pool that waits if there is one.
+    /// Admits an attempt of a query, with a pool that waits if there is one.
     pub(crate) async fn admit_with(
         &self,
         reserve: Reservation,
+        stop: Arc<Stop>,
         pool: Option<HighwaterPool>,
     ) -> Result<Arc<HighwaterPool>> {
         let admit = Admit {
             tenant: self.clone(),
             reserve,
+            stop,
             pool,
             waiting: None,
         };

@@ -177,15 +177,26 @@ impl Tenant {
     {
         let attempts = retry.attempts.max(1);
         let mut reserve = Reservation::Exactly(retry.first_reserve);
-        let mut next = None;
+        let stop = Arc::default();
+        // The attempt before, and the pool of the next.
+        let (mut former, mut next) = (None::<Running>, None);
         for nth in 1..=attempts {
-            let pool = self.admit_with(reserve, next.take()).await?;
-            let outcome = unless_stopped(&pool, attempt(Arc::clone(&pool))).await;
+            let admitted = self.admit_with(reserve, Arc::clone(&stop), next.take());
+            let pool = match &former {
+                Some(query) => query.unless_stopped(admitted).await?,
+                // Nothing has a pool yet by which to stop it.
+                None => admitted.await?,
+            };
+            let query = Running::of(&pool);
+            let outcome = query.unless_stopped(attempt(Arc::clone(&pool))).await;
             let is_retried = |error: &DataFusionError| nth < attempts && is_exhausted(error);
             match outcome {
                 Err(error) if is_retried(&error) => {
                     reserve = Self::next_reserve(&pool, nth + 1 == attempts);
-                    next = Some(self.next_pool());
+                    next = Some(self.next_pool(&stop));
+                    // The program may keep the pool, to stop the query.
+                    pool.end_attempt();
+                    former = Some(query);
                 }
                 outcome => return outcome,
             }
@@ -195,8 +206,8 @@ impl Tenant {
 
     /// Returns the pool of the next attempt. It has a group already, so that a tenant that is to be
     /// removed with its last query stays.
-    fn next_pool(&self) -> HighwaterPool {
-        let pool = HighwaterPool::that_waits(self.query());
+    fn next_pool(&self, stop: &Arc<Stop>) -> HighwaterPool {
+        let pool = HighwaterPool::that_waits(self.query(), stop);
         // An error shows at the admission.
         let _made = pool.group();
         pool
@@ -212,37 +223,6 @@ impl Tenant {
         let needed = peak.0.saturating_add(pool.most_refused());
         Reservation::AtMost(Bytes(needed.max(peak.0.saturating_mul(2))))
     }
-}
-
-/// Runs an attempt until it ends or its query is stopped.
-async fn unless_stopped<T>(
-    pool: &HighwaterPool,
-    attempt: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let stop = Arc::clone(pool.stop_of());
-    let is_stopped = std::future::poll_fn(|context| {
-        stop.waker.register(context.waker());
-        if stop.is_stopped() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    });
-    match select(pin!(is_stopped), pin!(attempt)).await {
-        Either::Left(((), _attempt)) => Err(stopped(pool)),
-        Either::Right((outcome, _)) => {
-            outcome.map_err(
-                |error| match pool.stop_of().is_stopped() && is_exhausted(&error) {
-                    true => stopped(pool),
-                    false => error,
-                },
-            )
-        }
-    }
-}
-
-fn stopped(pool: &HighwaterPool) -> DataFusionError {
-    DataFusionError::External(Box::new(pool.stopped()))
 }
 
 /// Returns whether a stream may be that of a statement that writes: `INSERT`, `COPY`, `UPDATE` and
@@ -280,7 +260,8 @@ struct Started {
     query: Running,
 }
 
-/// A query, without its pool: what it was admitted with is free when the stream has ended.
+/// An attempt of a query, without its pool: what it was admitted with is free when its stream has
+/// ended.
 struct Running {
     stop: Arc<Stop>,
     pool: Weak<HighwaterPool>,
@@ -304,6 +285,21 @@ impl Running {
         let pool = self.pool.upgrade();
         let stopped = pool.map_or_else(ended, |pool| pool.stopped());
         DataFusionError::External(Box::new(stopped))
+    }
+
+    /// Waits for a part of the query until it ends or the query is stopped.
+    async fn unless_stopped<T>(&self, part: impl Future<Output = Result<T>>) -> Result<T> {
+        let is_stopped = std::future::poll_fn(|context| {
+            self.stop.waker.register(context.waker());
+            match self.stop.is_stopped() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        });
+        match select(pin!(is_stopped), pin!(part)).await {
+            Either::Left(((), _part)) => Err(self.stopped()),
+            Either::Right((outcome, _)) => outcome.map_err(|error| self.explain(error)),
+        }
     }
 
     /// Returns that the query was stopped, if it was refused memory for that.

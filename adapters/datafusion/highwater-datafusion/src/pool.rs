@@ -75,10 +75,11 @@ impl HighwaterPool {
         }
     }
 
-    /// Returns the pool of a query that is to be admitted.
-    pub(crate) fn that_waits(query: QueryBuilder<'_>) -> Self {
+    /// Returns the pool of an attempt of a query that is to be admitted. All attempts stop as one.
+    pub(crate) fn that_waits(query: QueryBuilder<'_>, stop: &Arc<Stop>) -> Self {
         let mut pool = Self::of_query(query);
         pool.is_waiting = true;
+        pool.stop = Arc::clone(stop);
         pool
     }
 
@@ -164,8 +165,9 @@ impl HighwaterPool {
         self.consumers.uses()
     }
 
-    /// Stops the query: all its calls are refused from now on, and
-    /// [`Tenant::execute`] ends with [`Stopped`]. Its memory is free when its streams are dropped.
+    /// Stops the query, whichever of its attempts this pool is of: all its calls are refused from
+    /// now on, and [`Tenant::execute`] ends with [`Stopped`], also while it waits to run again. Its
+    /// memory is free when its streams are dropped.
     pub fn stop(&self) {
         self.stop.stop();
     }
@@ -214,6 +216,21 @@ impl HighwaterPool {
         Ok(())
     }
 
+    /// Ends an attempt of a query that runs again. What it uses stays charged until it is returned;
+    /// the rest of its reserve is free, also if the program keeps the pool.
+    pub(crate) fn end_attempt(&self) {
+        if let Some(group) = self.made() {
+            group.data().into_iter().for_each(OfQuery::end);
+            self.end_reserve(group);
+        }
+        admission::note_end();
+    }
+
+    fn end_reserve(&self, group: &Group) {
+        let uncharge = |bytes| group.uncharge(Bytes(bytes));
+        self.reserve.iter().for_each(|it| it.end(uncharge));
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.tenant.shared
     }
@@ -245,7 +262,7 @@ impl HighwaterPool {
                 made => break made?,
             }
         };
-        let is_new = group.set_data(OfQuery(Arc::clone(&self.stop)));
+        let is_new = group.set_data(OfQuery::new(&self.stop));
         debug_assert!(is_new.is_ok(), "the group was made here");
         if !self.is_waiting {
             self.begin();
@@ -483,10 +500,9 @@ impl MemoryPool for HighwaterPool {
 impl Drop for HighwaterPool {
     fn drop(&mut self) {
         if let Some(group) = self.made() {
-            if let Some(reserve) = &self.reserve {
-                debug_assert_eq!(reserve.used(), 0, "reservations end before their pool");
-                group.uncharge(Bytes(reserve.bytes()));
-            }
+            let used = self.reserve.as_ref().map_or(0, Reserve::used);
+            debug_assert_eq!(used, 0, "reservations end before their pool");
+            self.end_reserve(group);
             // The engine may have made groups below.
             group.remove_when_unused();
         }

@@ -5,6 +5,9 @@
 //! growing call charges the difference first and counts then; a shrinking call counts first and
 //! uncharges then. Each counts by a compare and exchange, so that the differences of all calls sum
 //! to the difference between the first and the last count.
+//!
+//! The end of the reserve counts it as used, and uncharges what of it was not. From then on no call
+//! finds any of it free, and `charged = used`: the count less the former reserve.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,17 +15,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Reserve {
     reserve: u64,
-    /// Written by: growing and shrinking calls. Read by: the same, `used`. Publishes: nothing.
-    used: AtomicU64,
+    /// The reserve; nothing once it has ended.
+    /// Written by: `end`. Read by: `used`, fairness. Publishes: nothing.
+    left: AtomicU64,
+    /// The used bytes, and the reserve once it has ended.
+    /// Written by: growing and shrinking calls, `end`. Read by: the same, `used`. Publishes:
+    /// nothing.
+    counted: AtomicU64,
     /// The query's consumers that can spill and hold memory.
     /// Written by: calls that take the first byte or return the last. Read by: fairness.
     /// Publishes: nothing.
     active: AtomicU64,
 }
 
-/// What is charged for this many used bytes.
-const fn charged(used: u64, reserve: u64) -> u64 {
-    if used > reserve { used } else { reserve }
+/// What is charged for this count, and the reserve once it has ended.
+const fn charged(counted: u64, reserve: u64) -> u64 {
+    if counted > reserve { counted } else { reserve }
 }
 
 impl Reserve {
@@ -30,7 +38,8 @@ impl Reserve {
     pub(crate) const fn new(reserve: u64) -> Self {
         Self {
             reserve,
-            used: AtomicU64::new(0),
+            left: AtomicU64::new(reserve),
+            counted: AtomicU64::new(0),
             active: AtomicU64::new(0),
         }
     }
@@ -57,18 +66,22 @@ impl Reserve {
         used <= ceiling / 2 || used <= ceiling && of_consumer.saturating_add(bytes) <= share()
     }
 
+    /// Returns the used bytes; off by up to the reserve beside the call that ends it.
     pub(crate) fn used(&self) -> u64 {
         // Relaxed: a number by itself.
-        self.used.load(Ordering::Relaxed)
+        let counted = self.counted.load(Ordering::Relaxed);
+        counted.saturating_sub(self.reserve - self.bytes())
     }
 
     /// Returns the part of the reserve that is not used.
     pub(crate) fn unused(&self) -> u64 {
-        self.reserve.saturating_sub(self.used())
+        self.bytes().saturating_sub(self.used())
     }
 
-    pub(crate) const fn bytes(&self) -> u64 {
-        self.reserve
+    /// Returns the reserve; nothing once it has ended.
+    pub(crate) fn bytes(&self) -> u64 {
+        // Relaxed: a number by itself.
+        self.left.load(Ordering::Relaxed)
     }
 
     /// Counts `bytes` more. `charge` charges what exceeds the reserve; `uncharge` returns what
@@ -79,11 +92,12 @@ impl Reserve {
         charge: impl Fn(u64) -> Result<(), E>,
         uncharge: impl Fn(u64),
     ) -> Result<(), E> {
-        let mut used = self.used();
+        // Relaxed, here and below: a number by itself. The charge itself orders nothing either.
+        let mut counted = self.counted.load(Ordering::Relaxed);
         let mut got = 0;
         loop {
-            let after = used.saturating_add(bytes);
-            let need = charged(after, self.reserve) - charged(used, self.reserve);
+            let after = counted.saturating_add(bytes);
+            let need = charged(after, self.reserve) - charged(counted, self.reserve);
             if need > got {
                 if let Err(refusal) = charge(need - got) {
                     return_all(got, &uncharge);
@@ -91,14 +105,16 @@ impl Reserve {
                 }
                 got = need;
             }
-            // Relaxed: as in `used`. The charge itself orders nothing either.
             let (set, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-            match self.used.compare_exchange_weak(used, after, set, failed) {
+            match self
+                .counted
+                .compare_exchange_weak(counted, after, set, failed)
+            {
                 Ok(_) => {
                     return_all(got - need, &uncharge);
                     return Ok(());
                 }
-                Err(now) => used = now,
+                Err(now) => counted = now,
             }
         }
     }
@@ -107,16 +123,25 @@ impl Reserve {
     ///
     /// # Panics
     ///
-    /// When fewer bytes are used.
+    /// When fewer bytes are used, and the reserve has not ended.
     pub(crate) fn shrink(&self, bytes: u64, uncharge: impl Fn(u64)) {
-        let less = |used: u64| used.checked_sub(bytes);
+        let less = |counted: u64| counted.checked_sub(bytes);
         // Relaxed: as in `grow`.
         let before = self
-            .used
+            .counted
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
             .unwrap_or_else(|used| panic!("{bytes} bytes are returned, and {used} are used"));
         let surplus = charged(before, self.reserve) - charged(before - bytes, self.reserve);
         return_all(surplus, &uncharge);
+    }
+
+    /// Ends the reserve, once: uncharges what of it is not used. What is used stays charged until
+    /// it is returned.
+    pub(crate) fn end(&self, uncharge: impl Fn(u64)) {
+        // Relaxed: as in `grow`.
+        let ended = self.left.swap(0, Ordering::Relaxed);
+        let used = self.counted.fetch_add(ended, Ordering::Relaxed);
+        return_all(ended.saturating_sub(used), &uncharge);
     }
 }
 
@@ -132,48 +157,59 @@ mod tests {
 
     use super::*;
 
+    /// Grows and shrinks at random, and then returns everything.
+    fn churn(seed: u64, grow: impl Fn(u64) -> Result<(), ()>, shrink: impl Fn(u64)) {
+        let mut state = seed + 1;
+        let mut held = 0;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            let bytes = (state >> 33) % 700;
+            if state >> 63 == 0 {
+                held += grow(bytes).map_or(0, |()| bytes);
+            } else {
+                let bytes = bytes.min(held);
+                shrink(bytes);
+                held -= bytes;
+            }
+        }
+        shrink(held);
+    }
+
     // Goal: what is charged is the larger of reserve and use, at each step and at the end, and
-    // never less than that while calls are in progress. Method: four threads grow and shrink at
-    // random; every charge and uncharge is counted, and compared with the uses that have ended.
+    // never less than that while calls are in progress; and what is used, once the reserve has
+    // ended beside them. Method: four threads grow and shrink at random; every charge and uncharge
+    // is counted, and compared with the uses that have ended.
     #[test]
     fn the_larger_of_reserve_and_use_is_charged() {
         const RESERVE: u64 = 1000;
-        let reserve = Reserve::new(RESERVE);
-        let total = AtomicI64::new(RESERVE.cast_signed());
-        let change = |bytes: i64| _ = total.fetch_add(bytes, Ordering::SeqCst);
-        let grow = |bytes| {
-            reserve.grow(
-                bytes,
-                |more| match more {
-                    0..500 => Ok(change(more.cast_signed())),
-                    _ => Err(()),
-                },
-                |less| change(-less.cast_signed()),
-            )
-        };
-        let shrink = |bytes| reserve.shrink(bytes, |less| change(-less.cast_signed()));
-        std::thread::scope(|scope| {
-            for seed in 0..4 {
-                scope.spawn(move || {
-                    let mut state = seed + 1_u64;
-                    let mut held = 0;
-                    for _ in 0..20_000 {
-                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
-                        let bytes = (state >> 33) % 700;
-                        if state >> 63 == 0 {
-                            held += grow(bytes).map_or(0, |()| bytes);
-                        } else {
-                            let bytes = bytes.min(held);
-                            shrink(bytes);
-                            held -= bytes;
-                        }
-                    }
-                    shrink(held);
-                });
-            }
-        });
-        assert_eq!(reserve.used(), 0);
-        assert_eq!(total.into_inner(), RESERVE.cast_signed());
+        for ends in [false, true] {
+            let reserve = Reserve::new(RESERVE);
+            let total = AtomicI64::new(RESERVE.cast_signed());
+            let change = |bytes: i64| _ = total.fetch_add(bytes, Ordering::SeqCst);
+            let uncharge = |less: u64| change(-less.cast_signed());
+            let charge = |more: u64| {
+                if more >= 500 {
+                    return Err(());
+                }
+                change(more.cast_signed());
+                Ok(())
+            };
+            let grow = |bytes| reserve.grow(bytes, charge, uncharge);
+            let shrink = |bytes| reserve.shrink(bytes, uncharge);
+            std::thread::scope(|scope| {
+                for seed in 0..4 {
+                    scope.spawn(move || churn(seed, grow, shrink));
+                }
+                if ends {
+                    churn(4, grow, shrink);
+                    reserve.end(uncharge);
+                    reserve.end(|_| unreachable!("it has ended"));
+                }
+            });
+            let left = if ends { 0 } else { RESERVE };
+            assert_eq!((reserve.used(), reserve.bytes()), (0, left));
+            assert_eq!(total.into_inner(), left.cast_signed());
+        }
         let total = AtomicI64::new(0);
         let alone = Reserve::new(100);
         let charge = |more: u64| {
@@ -186,5 +222,10 @@ mod tests {
         assert_eq!(total.load(Ordering::SeqCst), 0);
         alone.grow(70, charge, |_| unreachable!()).expect("granted");
         assert_eq!(total.load(Ordering::SeqCst), 40);
+        alone.shrink(90, |less| assert_eq!(less, 40));
+        alone.end(|less| assert_eq!(less, 50, "the rest is used"));
+        assert_eq!((alone.used(), alone.unused()), (50, 0));
+        alone.shrink(50, |less| assert_eq!(less, 50));
+        assert_eq!(alone.used(), 0);
     }
 }

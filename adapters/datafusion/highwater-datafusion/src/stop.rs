@@ -37,7 +37,27 @@ impl Stop {
 }
 
 /// Attached to a query's group, so that a victim finds its pool.
-pub(crate) struct OfQuery(pub(crate) Arc<Stop>);
+pub(crate) struct OfQuery {
+    stop: Arc<Stop>,
+    /// When the attempt ended whose group this is, if the query runs again: since then the group
+    /// gives back what it has, and stopping the query would give no more.
+    /// Written by: `end`. Read by: `stop_query`, `is_overdue`. Publishes: nothing.
+    ended: OnceLock<Instant>,
+}
+
+impl OfQuery {
+    pub(crate) fn new(stop: &Arc<Stop>) -> Self {
+        Self {
+            stop: Arc::clone(stop),
+            ended: OnceLock::new(),
+        }
+    }
+
+    /// Ends the attempt whose group this is, before another.
+    pub(crate) fn end(&self) {
+        self.ended.get_or_init(Instant::now);
+    }
+}
 
 /// A query that makes others give way.
 struct Asker {
@@ -90,14 +110,18 @@ impl Asker {
 
 /// Returns whether the group is a query's.
 pub(crate) fn is_query(group: &Group) -> bool {
-    group.data::<OfQuery>().is_some()
+    of_query(group).is_some()
 }
 
-/// Returns whether the query whose group this is was stopped longer ago than that, so that nothing
-/// can count on its end.
+fn of_query(group: &Group) -> Option<&OfQuery> {
+    group.data()
+}
+
+/// Returns whether the query whose group this is was stopped longer ago than that, or its attempt
+/// ended, so that nothing can count on its end.
 pub(crate) fn is_overdue(group: &Group, grace: Duration) -> bool {
-    let stop = group.data().map(|OfQuery(stop)| stop);
-    let since = stop.and_then(|stop| stop.since.get());
+    let query = of_query(group);
+    let since = query.and_then(|query| query.ended.get().or(query.stop.since.get()));
     since.is_some_and(|since| since.elapsed() > grace)
 }
 
@@ -114,10 +138,11 @@ pub(crate) enum StopOutcome {
 
 /// Stops the query whose group this is, unless the one that asks spares it.
 pub(crate) fn stop_query(group: &Group) -> StopOutcome {
-    let Some(OfQuery(stop)) = group.data() else {
+    let Some(OfQuery { stop, ended }) = of_query(group) else {
         return StopOutcome::Other;
     };
-    if !stop.is_stopped() {
+    let goes_on = ended.get().is_none();
+    if goes_on && !stop.is_stopped() {
         let usage = group.usage_precise();
         let is_spared = ASKER.with_borrow(|asker| {
             let asker = asker.as_ref();
@@ -128,7 +153,9 @@ pub(crate) fn stop_query(group: &Group) -> StopOutcome {
         }
     }
     group.mark_oom_victim();
-    stop.stop();
+    if goes_on {
+        stop.stop();
+    }
     StopOutcome::Stopped
 }
 
@@ -199,3 +226,22 @@ mod tests {
         }
     }
 }
+
+    // Goal: a query that runs again is no victim for what its former attempt has not returned yet;
+    // that counts as on its way, and no longer than what a stopped query has.
+    #[test]
+    fn an_attempt_that_has_ended_stops_no_query() {
+        let hw = Manager::builder().frames(Bytes::ZERO).build();
+        let root = hw.expect("no frames").root();
+        let tenant = root.child("a", Limits::default()).expect("it is free");
+        let tenant = Tenant::new(tenant, Options::default());
+        let [former, other] = two(&tenant);
+        former.end_attempt();
+        assert!(!is_overdue(group(&former), Duration::from_secs(3600)));
+        assert_eq!(stop_query(group(&former)), StopOutcome::Stopped);
+        assert!(!former.is_stopped());
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(is_overdue(group(&former), Duration::from_millis(1)));
+        former.give_back(1);
+        other.give_back(2);
+    }

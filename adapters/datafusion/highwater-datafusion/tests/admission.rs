@@ -251,6 +251,32 @@ fn after_a_neighbour(tenant: &Tenant, bytes: usize) -> Result<usize> {
     within_reason(futures::future::join(query, meanwhile)).0
 }
 
+// Symptom: the last attempt of a query waited for ever, and the queries behind it, for the reserve
+// of the one before, whose pool the program kept. Method: the second attempt reserves everything;
+// then a pool that was kept charges as before, without a reserve.
+#[test]
+fn a_pool_that_is_kept_from_a_former_attempt_is_not_waited_for() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let mut kept = Vec::new();
+    let outcome = within_reason(tenant.run(Retry::default(), |pool| {
+        kept.push(Arc::clone(&pool));
+        needs(pool, if kept.len() < 3 { 17 * MIB } else { MIB })
+    }));
+    assert_eq!(outcome.expect("the last attempt passes"), MIB);
+    assert_eq!(tenant.group().usage_precise(), Bytes::mib(16));
+    drop(kept.pop());
+    assert_eq!(tenant.group().usage_precise(), Bytes::ZERO);
+    let former: Arc<dyn MemoryPool> = kept.pop().expect("the second");
+    let join = holding("join", &former);
+    join.try_grow(3 * MIB + 1).expect("there is room");
+    join.shrink(MIB);
+    assert_eq!(former.reserved(), 2 * MIB + 1);
+    assert_eq!(tenant.group().usage_precise(), Bytes::mib(2) + Bytes(1));
+    drop((join, former));
+    assert_eq!(tenant.group().usage_precise(), Bytes::ZERO);
+}
+
 // Symptom: a query that waited to run alone waited for memory that the program keeps in another
 // group, above the tenant or below it, as if a query would return it.
 #[test]

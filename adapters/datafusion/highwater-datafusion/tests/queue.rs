@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation};
 use futures::executor::block_on;
 use highwater::group::Limits;
 use highwater::{Bytes, Manager};
-use highwater_datafusion::{HighwaterPool, Options, Retry, Tenant};
+use highwater_datafusion::{HighwaterPool, Options, Retry, Stopped, Tenant};
 
 use support::{MIB, holding, manager, query, spilling, tenant};
 
@@ -406,6 +407,43 @@ fn a_query_whose_group_was_removed_while_it_waited_begins_in_another() {
         admitted = second.as_mut().poll(&mut Context::from_waker(&waker));
     }
     assert_eq!(tenant.group().usage_precise(), Bytes::mib(8));
+}
+
+// Symptom: a query that was stopped while it waited to run again went on. Method: its first attempt
+// finds no room; the program keeps the pool of that, stops it, and makes room then.
+#[test]
+fn a_query_that_is_stopped_while_it_waits_to_run_again_ends() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = tenant(&hw, "a", Bytes::mib(16), Options::default());
+    let neighbour = query(&tenant);
+    let hoard = holding("hoard", &neighbour);
+    hoard.try_grow(15 * MIB).expect("there is room");
+    let kept = RefCell::new(Vec::new());
+    let mut run = Box::pin(tenant.run(Retry::default(), |pool| {
+        kept.borrow_mut().push(Arc::clone(&pool));
+        let pool: Arc<dyn MemoryPool> = pool;
+        let join = holding("join", &pool);
+        let grown = join.try_grow(2 * MIB);
+        async move { grown.map(|()| join.size()) }
+    }));
+    let bell = Arc::new(Bell(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut context = Context::from_waker(&waker);
+    assert!(run.as_mut().poll(&mut context).is_pending(), "no room");
+    assert_eq!(tenant.counts().waiting, 1);
+    bell.0.store(false, Ordering::Relaxed);
+    kept.borrow()[0].stop();
+    assert!(bell.0.load(Ordering::Relaxed), "it is told");
+    drop((hoard, neighbour));
+    let Poll::Ready(Err(DataFusionError::External(error))) = run.as_mut().poll(&mut context) else {
+        panic!("it ends with the reason");
+    };
+    let stopped = error.downcast_ref::<Stopped>().expect("it was stopped");
+    assert_eq!(stopped.usage, Bytes::ZERO, "one that waits holds nothing");
+    drop(run);
+    assert_eq!(kept.into_inner().len(), 1, "it did not run again");
+    assert_eq!(tenant.counts().waiting, 0);
+    assert!(tenant.group().children().is_empty());
 }
 
 // Symptom: a tenant that was to be removed with its last query was removed between two attempts of
