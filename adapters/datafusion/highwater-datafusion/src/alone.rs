@@ -4,7 +4,10 @@
 //! to another one below it or to one above it, may never be. So a query that waits to run alone
 //! waits for all that queries have, and for nothing else.
 
-use highwater::group::GroupPath;
+use std::iter;
+
+use highwater::group::{GroupPath, StatItem, Tolerance};
+use highwater::units::Pages;
 use highwater::{Bytes, Group};
 
 use crate::refusal::left;
@@ -24,21 +27,40 @@ impl Tenant {
     /// A few exact usages of the group and of each query below it.
     pub(crate) fn most_for_one(&self, refused: &GroupPath) -> Bytes {
         let own = self.group().clone();
-        let path: Vec<Group> = std::iter::successors(Some(own), Group::parent).collect();
+        let path: Vec<Group> = iter::successors(Some(own), Group::parent).collect();
         let of_path = path.iter().find(|group| group.path() == *refused);
         of_path.map_or(Bytes::MAX, |group| {
-            left(group.effective_max(), outside(group, &path))
+            let of_others = outside(group, || of_queries(group, &path));
+            left(group.effective_max(), of_others)
+        })
+    }
+
+    /// Returns whether a query that needs so much in all could have it, as far as is known: if all
+    /// gave way but the queries that it runs in, and what the program charged to the tenant's own
+    /// group. Any other group may have a handler that gives memory back.
+    ///
+    /// # Cost
+    ///
+    /// A few exact usages of the tenant and of each query.
+    pub(crate) fn has_room_for_one(&self, query: &Group, mut needed: Bytes) -> bool {
+        let mut above = iter::successors(query.parent(), Group::parent);
+        above.all(|group| {
+            if group == *self.group() || is_query(&group) {
+                needed += of_itself(&group);
+            }
+            needed <= group.limits().max
         })
     }
 }
 
-/// Returns what is used in a group outside of queries. Less, if queries grow or shrink meanwhile:
-/// then a query waits for more than it needs to, instead of beginning with too little.
-fn outside(group: &Group, path: &[Group]) -> Bytes {
-    let mut before = of_queries(group, path);
+/// Returns what is used in a group outside of parts of it. Less, if these grow or shrink meanwhile:
+/// then a query waits for more than it needs to, instead of beginning with too little, or makes
+/// others give way, instead of being refused.
+fn outside(group: &Group, of_parts: impl Fn() -> Bytes) -> Bytes {
+    let mut before = of_parts();
     let looks = (0..LOOKS).map(|_| {
         let usage = group.usage_precise();
-        let after = of_queries(group, path);
+        let after = of_parts();
         left(usage, std::mem::replace(&mut before, after).max(after))
     });
     looks.min().unwrap_or_default()
@@ -52,4 +74,18 @@ fn of_queries(group: &Group, path: &[Group]) -> Bytes {
     }
     let children = group.children().into_iter();
     children.fold(Bytes::ZERO, |sum, child| sum + of_queries(&child, path))
+}
+
+/// Returns what is charged to a group itself. Without pages of the group and below it, which may be
+/// evicted.
+fn of_itself(group: &Group) -> Bytes {
+    let of_children = || group.children().iter().map(Group::usage_precise).sum();
+    let own = outside(group, of_children);
+    if own == Bytes::ZERO {
+        return own;
+    }
+    let stats = group.stats(Tolerance::EXACT);
+    let pages = [StatItem::Anon, StatItem::File, StatItem::Shmem].map(|item| stats.get(item));
+    let pages = pages.map(|pages| u64::try_from(pages).unwrap_or(0));
+    left(own, Pages(pages.iter().sum()).bytes())
 }

@@ -359,8 +359,8 @@ impl HighwaterPool {
             return Ok(());
         };
         match self.shared().options.on_full {
-            OnFull::Victim if is_urgent && self.fits_alone(bytes) => {
-                let _asking = Asking::begin(&self.stop, group.usage_precise());
+            OnFull::Victim if is_urgent && self.fits_alone(group, bytes) => {
+                let _asking = Asking::begin(&self.stop, group);
                 self.take(group, bytes, |group, bytes| group.charge(bytes).map(disown))
             }
             _ => Err(refusal),
@@ -369,8 +369,9 @@ impl HighwaterPool {
     }
 
     /// Returns whether the query could have so much more if all others gave way.
-    fn fits_alone(&self, bytes: u64) -> bool {
-        self.used().saturating_add(bytes) <= self.limit().0
+    fn fits_alone(&self, group: &Group, bytes: u64) -> bool {
+        let needed = Bytes(self.used().saturating_add(bytes));
+        needed <= self.limit() && self.tenant.has_room_for_one(group, needed)
     }
 
     /// Charges what cannot be refused.

@@ -1,6 +1,7 @@
 //! Stopping a query, so that others have its memory.
 
 use std::cell::RefCell;
+use std::iter;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -62,6 +63,7 @@ impl OfQuery {
 /// A query that makes others give way.
 struct Asker {
     stop: Arc<Stop>,
+    group: Group,
     usage: Bytes,
 }
 
@@ -77,12 +79,13 @@ pub(crate) struct Asking<'p> {
 }
 
 impl<'p> Asking<'p> {
-    pub(crate) fn begin(stop: &'p Arc<Stop>, usage: Bytes) -> Self {
+    pub(crate) fn begin(stop: &'p Arc<Stop>, group: &Group) -> Self {
         // Relaxed, here and below: see the field.
         stop.nr_asking.fetch_add(1, Ordering::Relaxed);
         let former = ASKER.replace(Some(Asker {
             stop: Arc::clone(stop),
-            usage,
+            group: group.clone(),
+            usage: group.usage_precise(),
         }));
         Self { stop, former }
     }
@@ -96,15 +99,17 @@ impl Drop for Asking<'_> {
 }
 
 impl Asker {
-    /// Returns whether a query with this usage need not be stopped for the one that asks: the same,
-    /// because a refusal is enough; a smaller one that asks, too, because of two queries that ask
-    /// only one is to give way; any, if the one that asks gives way itself.
-    fn spares(&self, stop: &Stop, usage: Bytes) -> bool {
+    /// Returns whether a query with this group is not stopped for the one that asks: the same, or
+    /// one that it runs in, because a refusal is enough; a smaller one that asks, too, because of
+    /// two queries that ask only one is to give way; any, if the one that asks gives way itself.
+    fn spares(&self, stop: &Stop, group: &Group) -> bool {
         let (own, it) = (Arc::as_ptr(&self.stop), ptr::from_ref(stop));
+        let mut path = iter::successors(Some(self.group.clone()), Group::parent);
+        let runs_in = path.any(|above| above == *group);
         // Relaxed: a query that begins to ask at this moment may be stopped.
         let is_asking = stop.nr_asking.load(Ordering::Relaxed) > 0;
-        let is_smaller = (usage, it) < (self.usage, own);
-        own == it || self.stop.is_stopped() || is_asking && is_smaller
+        let is_smaller = || (group.usage_precise(), it) < (self.usage, own);
+        runs_in || self.stop.is_stopped() || is_asking && is_smaller()
     }
 }
 
@@ -143,10 +148,9 @@ pub(crate) fn stop_query(group: &Group) -> StopOutcome {
     };
     let goes_on = ended.get().is_none();
     if goes_on && !stop.is_stopped() {
-        let usage = group.usage_precise();
         let is_spared = ASKER.with_borrow(|asker| {
             let asker = asker.as_ref();
-            asker.is_some_and(|asker| asker.spares(stop, usage))
+            asker.is_some_and(|asker| asker.spares(stop, group))
         });
         if is_spared {
             return StopOutcome::Spared;
@@ -177,7 +181,7 @@ mod tests {
     }
 
     fn asks(pool: &Arc<HighwaterPool>) -> Asking<'_> {
-        Asking::begin(pool.stop_of(), group(pool).usage_precise())
+        Asking::begin(pool.stop_of(), group(pool))
     }
 
     fn group(pool: &Arc<HighwaterPool>) -> &Group {
@@ -225,7 +229,6 @@ mod tests {
             pool.give_back(bytes);
         }
     }
-}
 
     // Goal: a query that runs again is no victim for what its former attempt has not returned yet;
     // that counts as on its way, and no longer than what a stopped query has.
@@ -245,3 +248,4 @@ mod tests {
         former.give_back(1);
         other.give_back(2);
     }
+}

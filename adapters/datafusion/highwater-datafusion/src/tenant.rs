@@ -55,7 +55,8 @@ pub enum OnFull {
     #[default]
     Refuse,
     /// For a consumer that cannot spill or holds nothing, whose request would fit if its query ran
-    /// alone: makes queries give way, as [`Group::charge`] does. That takes the calling thread some
+    /// alone, beside what the program charged to the tenant's own group: makes queries give way, as
+    /// [`Group::charge`] does, but none in which this one runs. That takes the calling thread some
     /// milliseconds while other threads drop what the victims have, and at most the manager's grace
     /// for each tenant that is asked (`Builder::grace`, 100 ms). On a runtime with one thread no
     /// victim gives way meanwhile: use [`Refuse`](Self::Refuse) there.

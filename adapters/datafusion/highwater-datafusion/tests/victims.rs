@@ -88,6 +88,22 @@ fn hold<const N: usize>(
     })
 }
 
+/// Makes a request while another thread drops what a query has as soon as it is stopped.
+fn gives_way<R>(pool: &HighwaterPool, held: MemoryReservation, request: impl Fn() -> R) -> R {
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while !pool.is_stopped() {
+                thread::yield_now();
+            }
+            drop(held);
+        });
+        let outcome = request();
+        // Ends the thread also if another query was stopped.
+        pool.stop();
+        outcome
+    })
+}
+
 // Symptom: a query that asked for more than it could ever have stopped its neighbours first.
 #[test]
 fn no_query_gives_way_to_one_that_is_refused_all_the_same() {
@@ -106,6 +122,43 @@ fn no_query_gives_way_to_one_that_is_refused_all_the_same() {
     let kills = |group: &Group| group.events().oom_kill;
     assert_eq!(kills(limited.group().expect("it has charged")), 0);
     assert_eq!(kills(tenant.group()), 0);
+}
+
+// Symptom: the neighbours of a query were stopped, although what the program itself had charged to
+// their tenant left no room for its request. Method: a request that is too large beside that, and
+// one that is not.
+#[test]
+fn no_query_gives_way_to_one_that_does_not_fit_beside_the_program() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = giving_way(&hw);
+    let of_program = tenant.group().try_charge(Bytes::mib(10));
+    let of_program = of_program.expect("there is room");
+    let [(neighbour, held), (_, asks)] = hold(&tenant, [4, 0]);
+    assert!(asks.try_grow(8 * MIB).is_err(), "18 of 16 MiB");
+    assert!(!neighbour.is_stopped());
+    let granted = gives_way(&neighbour, held, || asks.try_grow(6 * MIB));
+    granted.expect("the neighbour gave way");
+    drop(of_program);
+}
+
+// Symptom: a query that ran below another one stopped that, and with it itself, although a
+// neighbour had what it lacked. Method: the outer query is the larger one.
+#[test]
+fn a_query_within_a_query_does_not_stop_it() {
+    let hw = manager(Bytes::mib(16));
+    let tenant = giving_way(&hw);
+    let [(outer, _outer), (neighbour, held)] = hold(&tenant, [6, 4]);
+    let below = outer.group().expect("it has charged");
+    let below = below.child("inner", Limits::default()).expect("it is free");
+    let mut options = Options::default();
+    options.on_full = OnFull::Victim;
+    let inner = query(&Tenant::new(below, options));
+    let join = holding("join", &inner);
+    assert!(join.try_grow(11 * MIB).is_err(), "17 of 16 MiB");
+    assert!(!outer.is_stopped() && !neighbour.is_stopped());
+    let granted = gives_way(&neighbour, held, || join.try_grow(9 * MIB));
+    assert!(!outer.is_stopped(), "the query runs within it");
+    granted.expect("the neighbour gave way");
 }
 
 // Goal: of two adapters in one program, each stops its own. Method: the largest group belongs to no
