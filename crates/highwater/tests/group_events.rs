@@ -128,8 +128,10 @@ impl Model {
             let node = &self.nodes[**at];
             bytes == Bytes::ZERO || node.used + bytes <= node.limits.max
         };
-        let full = groups.iter().find(|at| !has_room(at)).copied();
-        match (outcome, full) {
+        let never_fits = |at: &&usize| bytes > self.nodes[**at].limits.max;
+        let full = groups.iter().find(never_fits);
+        let full = full.or_else(|| groups.iter().find(|at| !has_room(at)));
+        match (outcome, full.copied()) {
             (Ok(charged), None) => {
                 self.use_more(groups, bytes);
                 Some(charged)

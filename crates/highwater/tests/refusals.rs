@@ -88,6 +88,33 @@ fn a_charge_that_never_fits_stops_no_group() {
     }
 }
 
+// Symptom: where a group below the maximum that never admits a charge was full, the charge stopped
+// groups there before it was refused, or waited for ever.
+// Goal: it is refused at once, by that maximum. Method: a parent with a maximum below that of its
+// child, which has no room.
+#[test]
+fn a_charge_that_never_fits_above_a_full_group_stops_none_and_does_not_wait() {
+    let (hw, parent) = managed(Duration::from_millis(100));
+    let tenant = parent.child("c", Limits::max(Bytes(1600))).unwrap();
+    let query = child(&tenant, "q");
+    let _held = query.charge(Bytes(800)).unwrap();
+    let told = counted(&hw);
+    let mut context = Context::from_waker(Waker::noop());
+    let refused = |refusal: ChargeError| match refusal {
+        ChargeError::OverMax { group, max, .. } => (group.to_string(), max),
+        other => panic!("{other}"),
+    };
+    let by_parent = |max| ("/tenant".to_owned(), Bytes(max));
+    let never = tenant.charge(Bytes(1200)).unwrap_err();
+    assert_eq!(refused(never.refusal), by_parent(1000));
+    let mut never = pin!(tenant.charge_async(Bytes(1200)));
+    let Poll::Ready(Err(never)) = never.as_mut().poll(&mut context) else {
+        panic!("it waits for ever");
+    };
+    assert_eq!(refused(never.refusal), by_parent(1000));
+    assert_eq!(told.load(Ordering::Relaxed), 0);
+}
+
 /// Data of a group that says when it is dropped.
 struct Flag(Arc<AtomicBool>);
 

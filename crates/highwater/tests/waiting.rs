@@ -237,6 +237,48 @@ fn what_can_never_fit_is_told_behind_others_that_wait() {
     tree.check_invariants();
 }
 
+// Symptom: a charge that a lowered maximum made impossible waited for ever, where it was queued at
+// another group of its way.
+// Goal: it is woken and refused. Method: the maximum between two groups at which charges are queued
+// is lowered; then charges come that are larger.
+#[test]
+fn what_can_never_fit_is_told_where_it_waits_below_or_above() {
+    let tree = GroupTree::new(2);
+    let top = child(&tree.root(), "top", 100);
+    let middle = child(&top, "middle", 200);
+    let leaf = child(&middle, "leaf", 60);
+    let held = [top.try_charge(amount(50)), leaf.try_charge(amount(30))].map(Result::unwrap);
+    let charges = [
+        (&leaf, 45),
+        (&leaf, 44),
+        (&middle, 42),
+        (&top, 41),
+        (&leaf, 40),
+    ];
+    let mut tasks = charges.map(|(group, pages)| Task::new(group.charge_wait(amount(pages))));
+    for task in &mut tasks {
+        assert!(task.poll().is_pending());
+    }
+    let nr_waiting = [&leaf, &middle, &top].map(GroupNode::nr_waiting);
+    assert_eq!(nr_waiting, [3, 0, 2]);
+    middle.set_max(amount(40)).unwrap();
+    let is_called = tasks.each_ref().map(Task::is_called);
+    assert_eq!(is_called, [true, true, true, false, false]);
+    let mut later = [41, 60].map(|pages| Task::new(leaf.charge_wait(amount(pages))));
+    // The second first: it is behind another.
+    for task in later.iter_mut().chain(tasks[..3].iter_mut().rev()) {
+        let Poll::Ready(Err(ChargeError::OverMax { group, max, .. })) = task.poll() else {
+            panic!("more than 40 pages");
+        };
+        assert_eq!((group, max), (middle.path(), amount(40)));
+    }
+    drop(held);
+    let [.., first, last] = tasks.each_mut().map(Task::granted);
+    assert!(first.is_some() && last.is_some());
+    drop((first, last));
+    tree.check_invariants();
+}
+
 #[test]
 fn a_deadline_passes_beside_free_memory_only_where_others_wait_for_it() {
     // Goal: no charge gives up beside room for itself and all before it, also while those have been

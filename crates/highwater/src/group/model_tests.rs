@@ -111,13 +111,16 @@ impl Model {
         std::iter::successors(Some(of), |at| self.members[*at].parent).collect()
     }
 
-    /// Returns the lowest group on the way that has no room for `bytes` more.
+    /// Returns the lowest group on the way whose maximum is below `bytes`, or else the lowest that
+    /// has no room for them.
     fn refuser(&self, way: &[usize], bytes: u64) -> Option<usize> {
+        let is_too_small = |at: &&usize| bytes > self.members[**at].max;
         let is_full = |at: &&usize| {
             let member = &self.members[**at];
             member.used + bytes > member.max.max(member.used)
         };
-        way.iter().find(is_full).copied()
+        let too_small = way.iter().find(is_too_small);
+        too_small.or_else(|| way.iter().find(is_full)).copied()
     }
 
     fn add(&mut self, at: usize, bytes: u64) {

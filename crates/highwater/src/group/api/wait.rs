@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::charge::NodeCharge;
 use super::node::GroupNode;
 use super::tree::GroupTree;
-use crate::group::charge::Refusal;
+use crate::group::charge::{Refusal, Way};
 use crate::group::error::ChargeError;
 use crate::group::state::{ActingCpu, Calls, QueueView, Ticket, Wakes};
 use crate::sync::block_on;
@@ -43,8 +43,7 @@ impl GroupNode {
     /// # Errors
     ///
     /// [`ChargeError::OverMax`] when `bytes` alone exceeds a maximum on the way, also one that is
-    /// set while it waits: noticed at once at the group where it waits, and elsewhere at its next
-    /// attempt; [`ChargeError::Removed`] when the group is removed.
+    /// set while it waits; [`ChargeError::Removed`] when the group is removed.
     /// Adversary: `tests/waiting.rs::nobody_sleeps_beside_free_pages`.
     pub fn charge_wait(&self, bytes: Bytes) -> NodeChargeWait {
         self.charge_wait_as(ActingCpu::Here, bytes)
@@ -196,7 +195,7 @@ impl NodeChargeWait {
                 && ahead > 0
                 && let balance = groups.slot(group).ledger.balance()
                 && self.bytes.0 > balance.room_behind(ahead)
-                && self.bytes <= balance.ceiling()
+                && groups.never_fits(Way::whole(key), self.bytes.0).is_none()
             {
                 let former = lines.set_waker(ticket, Some(mine));
                 drop(lines);

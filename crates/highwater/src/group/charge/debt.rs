@@ -67,7 +67,7 @@ impl Groups {
         let is_closed = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().is_closed();
         if bytes > 0 && self.chain(key.id).any(is_closed) {
             match self.force_beside(key, actor, bytes) {
-                Err(Refusal::NoRoom { .. } | Refusal::Contended) => {}
+                Err(Refusal::NoRoom(_) | Refusal::Contended) => {}
                 decided => return decided,
             }
         }

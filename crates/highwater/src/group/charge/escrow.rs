@@ -97,14 +97,15 @@ impl Groups {
         attempts: Attempts,
     ) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
-        self.persist(key, bytes, attempts, |attempts| {
+        let way = Way::whole(key);
+        self.persist(way, bytes, attempts, |attempts| {
             let index = slot.index(actor);
             let is_taken = !attempts.is_fresh() && take(slot, key, index, bytes);
             if is_taken || self.take_by_steps(key, index, bytes) {
                 return Ok(Refilled::NOTHING);
             }
             let reserved = if attempts.is_over() {
-                self.charge_alone(Way::whole(key), bytes).map(|()| bytes)
+                self.charge_alone(way, bytes).map(|()| bytes)
             } else {
                 self.refill(key, actor, bytes)
             };
@@ -112,11 +113,11 @@ impl Groups {
         })
     }
 
-    /// Attempts a charge to `key` until one succeeds, a refusal is proven, or attempts end. Makes
+    /// Attempts a charge on a way until one succeeds, a refusal is proven, or attempts end. Makes
     /// room where an attempt found none.
     pub(super) fn persist<T>(
         &self,
-        key: GroupKey,
+        way: Way,
         bytes: u64,
         mut attempts: Attempts,
         attempt: impl Fn(&Attempts) -> Result<T, Refusal>,
@@ -125,7 +126,7 @@ impl Groups {
             match attempt(&attempts) {
                 Ok(done) => return Ok(done),
                 Err(Refusal::Contended) => {}
-                Err(Refusal::NoRoom { group, .. }) => self.make_room(key, group, bytes)?,
+                Err(Refusal::NoRoom(group)) => self.make_room(way, group, bytes)?,
                 Err(proven) => return Err(proven),
             }
             if !attempts.wait() {
@@ -209,9 +210,8 @@ impl Groups {
     fn plan(&self, id: GroupId, bytes: u64) -> Result<u64, Refusal> {
         let mut grant = GRANT_MAX;
         for (group, slot) in self.chain(id) {
-            let balance = slot.ledger.balance();
-            let refusal = Refusal::NoRoom { group, balance };
-            let left = balance.room().checked_sub(bytes).ok_or(refusal)?;
+            let left = slot.ledger.balance().room().checked_sub(bytes);
+            let left = left.ok_or(Refusal::NoRoom(group))?;
             grant = grant.min(left / (2 * slot.holders().max(1)));
         }
         Ok(grant)

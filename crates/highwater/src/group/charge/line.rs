@@ -36,13 +36,16 @@ impl Groups {
         wakes.wake();
     }
 
-    /// Wakes the waiters queued at `group` that fit below its new maximum, or never will.
+    /// Wakes the waiters queued at `group` that fit below its new maximum, and those that charge
+    /// below it, wherever they are queued, that never will.
     pub(in crate::group) fn notify_of_max(&self, group: GroupId) {
         let mut wakes = Wakes::default();
         let mut lines = self.lines();
         let balance = self.slot(group).ledger.balance();
         lines.call_decided(group, balance, &mut wakes);
-        lines.call_too_large(group, balance.ceiling(), &mut wakes);
+        // Queued, so its group is there: it is removed after its waiters have left.
+        let is_below = |key: GroupKey| self.chain(key.id).any(|(at, _)| at == group);
+        lines.call_too_large(is_below, balance.ceiling(), &mut wakes);
         drop(lines);
         wakes.wake();
     }

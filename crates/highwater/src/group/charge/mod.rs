@@ -21,6 +21,5 @@ mod held;
 pub(crate) use held::{Held, Keeper, SlotRef};
 pub use outcome::Refilled;
 pub(super) use outcome::{Attempts, Refusal};
-#[cfg(all(test, loom))]
 pub(super) use reserve::Way;
 pub use usage::Account;

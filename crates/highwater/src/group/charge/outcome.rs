@@ -22,7 +22,7 @@ impl Refilled {
 /// Why a charge, or one attempt at it, did not happen.
 pub(in crate::group) enum Refusal {
     /// No room at that group, as an attempt looked: not proven, and not why a charge gives up.
-    NoRoom { group: GroupId, balance: Balance },
+    NoRoom(GroupId),
     /// No room at that group, at the moment of that balance: proven.
     Full {
         /// The group, which may be gone by the time the error is shown.
@@ -139,7 +139,7 @@ impl Groups {
                 group: self.path(key),
             },
             Refusal::Overtaken { attempts } => self.overtaken(key, requested, attempts),
-            Refusal::NoRoom { .. } | Refusal::Contended => self.overtaken(key, requested, 1),
+            Refusal::NoRoom(_) | Refusal::Contended => self.overtaken(key, requested, 1),
         }
     }
     fn overtaken(&self, key: GroupKey, requested: Bytes, attempts: u32) -> ChargeError {

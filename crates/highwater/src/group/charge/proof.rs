@@ -10,8 +10,8 @@
 //! no tokens of A and nothing in flight; then A's balance has no room; then a second pass sees the
 //! same with equal sequences. A sequence grows when tokens appear or an operation begins, so at the
 //! moment of the balance every word was as both passes saw it, minus tokens taken: zero. The lock
-//! of the tree keeps the set of groups the same meanwhile. If `k` alone exceeds A's maximum, no
-//! tokens need to be stolen.
+//! of the tree keeps the set of groups the same meanwhile. If `k` alone exceeds the maximum of a
+//! group on the way, that group refuses, whichever is full: no tokens need to be stolen.
 //!
 //! Parking never makes another charge fail: parked bytes are found and stolen first. Nor does a
 //! charge that reserves at A and is then refused higher up: it is in flight until it has undone
@@ -57,7 +57,7 @@
 //! [`Contended`](crate::group::ChargeError::Contended). A charge that is polled never pauses: it
 //! makes `Attempts::FREE` attempts and then queues (`wait.rs`), where no proof is needed.
 
-use crate::group::state::{Balance, GroupKey, Groups, TreeShape};
+use crate::group::state::{Balance, Groups, TreeShape};
 use crate::units::GroupId;
 
 use super::outcome::Refusal;
@@ -65,29 +65,32 @@ use super::reserve::Way;
 
 impl Groups {
     /// Takes tokens back below `group` until it has room for `bytes`, or other threads' work leaves
-    /// that open; fails if it proves that there is none. Serves a charge to `key`: while the lock
-    /// is held, that group stays if it is still there, and `group` with it.
-    pub(super) fn make_room(
-        &self,
-        key: GroupKey,
-        group: GroupId,
-        bytes: u64,
-    ) -> Result<(), Refusal> {
+    /// that open; fails if it proves that there is none. Serves a charge on `way`: while the lock
+    /// is held, its groups stay if the first is still there, and `group` is one of them.
+    pub(super) fn make_room(&self, way: Way, group: GroupId, bytes: u64) -> Result<(), Refusal> {
         // No charge begins to wait while this is held.
         let shape = self.read_shape();
-        if !self.stays(key) {
+        if !self.stays(way.key) {
             return Err(Refusal::Removed);
         }
-        let balance = self.slot(group).ledger.balance();
         // First: a line makes no difference to a charge that never fits.
-        if bytes > balance.ceiling().0 {
+        if let Some((group, balance)) = self.never_fits(way, bytes) {
             let escrowed = self.look(&shape, group).tokens;
             return Err(self.full(&shape, group, balance, escrowed));
         }
-        if balance.has_waiters {
+        if self.slot(group).ledger.balance().has_waiters {
             return Err(Refusal::Behind(group));
         }
         self.judge(&shape, group, bytes)
+    }
+
+    /// Returns the first group on the way whose maximum is below `bytes`, also where a group below
+    /// it is full: room there would not help.
+    pub(in crate::group) fn never_fits(&self, way: Way, bytes: u64) -> Option<(GroupId, Balance)> {
+        let mut balances = self
+            .way(way)
+            .map(|(group, slot)| (group, slot.ledger.balance()));
+        balances.find(|(_, balance)| bytes > balance.ceiling().0)
     }
 
     /// Returns the proven refusal of a living group: the lock is proof that it stays.

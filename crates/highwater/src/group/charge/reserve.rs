@@ -72,11 +72,11 @@ impl Groups {
         for (nth, (group, slot)) in self.way(way).enumerate() {
             match reserve(group, slot) {
                 Ok(reserved) => seen[nth] = reserved,
-                Err(balance) => {
+                Err(_) => {
                     for (at, slot) in self.way(way).take(nth) {
                         undo(at, slot);
                     }
-                    return Err(Refusal::NoRoom { group, balance });
+                    return Err(Refusal::NoRoom(group));
                 }
             }
         }

@@ -171,9 +171,9 @@ impl Groups {
             if bytes > 0 && tokens(|words| &words.chain) >= bytes {
                 return Ok(());
             }
-            let balance = slot.ledger.balance();
-            if tokens(|words| &words.own) < bytes && balance.room() < bytes {
-                return Err(Refusal::NoRoom { group, balance });
+            let room = slot.ledger.balance().room();
+            if tokens(|words| &words.own) < bytes && room < bytes {
+                return Err(Refusal::NoRoom(group));
             }
         }
         Ok(())
@@ -190,9 +190,9 @@ impl Groups {
                 FoundAt::Own => LevelStep::Took,
                 FoundAt::Nowhere => match reserve_with_grant(slot, words, bytes) {
                     Ok(step) => step,
-                    Err(balance) => {
+                    Err(_) => {
                         self.undo_steps(id, index, bytes, &steps[..nr_steps]);
-                        return Err(Refusal::NoRoom { group, balance });
+                        return Err(Refusal::NoRoom(group));
                     }
                 },
             };

@@ -19,7 +19,7 @@
 //! because it had to find and lock every byte. Here the owner of a charge chooses the bytes to
 //! move.
 
-use crate::group::state::{ActingCpu, Ending, Groups, Meta};
+use crate::group::state::{ActingCpu, Ending, Groups, Meta, Slot};
 use crate::units::GroupId;
 
 use super::outcome::{Attempts, Refusal};
@@ -52,7 +52,7 @@ impl Groups {
 
     /// Charges `bytes` to the groups on the way alone.
     fn charge_below(&self, way: Way, actor: ActingCpu, bytes: u64) -> Result<(), Refusal> {
-        self.persist(way.key, bytes, Attempts::new(), |attempts| {
+        self.persist(way, bytes, Attempts::new(), |attempts| {
             if attempts.is_over() {
                 self.charge_alone(way, bytes)
             } else {
@@ -65,15 +65,13 @@ impl Groups {
     fn climb_beside(&self, way: Way, actor: ActingCpu, bytes: u64) -> Result<(), Refusal> {
         let slot = self.slot(way.key.id);
         // Looking before anything is in flight: moves to a full group do not make one another wait.
-        let mut balances = self
-            .way(way)
-            .map(|(group, slot)| (group, slot.ledger.balance()));
-        let full = balances.find(|(_, balance)| balance.room() < bytes);
+        let has_none = |slot: &Slot| slot.ledger.balance().room() < bytes;
+        let full = self.way(way).find(|(_, slot)| has_none(slot));
         if !slot.lives(way.key.incarnation) {
             return Err(Refusal::Removed);
         }
-        if let Some((group, balance)) = full {
-            return Err(Refusal::NoRoom { group, balance });
+        if let Some((group, _)) = full {
+            return Err(Refusal::NoRoom(group));
         }
         let index = slot.index(actor);
         let cell = slot.words(index).marked();

@@ -102,14 +102,15 @@ impl Groups {
         // Not woken from here on: it is already looking.
         wakes.forget(lines.set_waker(wish.ticket, None));
         for _ in 0..MOVES_MAX {
-            let (group, balance) = match self.climb_in_turn(&lines, wish) {
-                Err(Refusal::NoRoom { group, balance }) => (group, balance),
+            let group = match self.climb_in_turn(&lines, wish) {
+                Err(Refusal::NoRoom(group)) => group,
                 decided => {
                     wakes.forget(Some(waker));
                     return Poll::Ready(decided);
                 }
             };
-            if wish.bytes > balance.ceiling().0 {
+            let way = Way::whole(wish.key);
+            if let Some((group, balance)) = self.never_fits(way, wish.bytes) {
                 wakes.forget(Some(waker));
                 drop(lines);
                 return Poll::Ready(Err(self.full(shape, group, balance, 0)));

@@ -199,21 +199,20 @@ impl Lines {
         }
     }
 
-    /// Wakes the waiters queued at `group` that ask for more than `ceiling`.
+    /// Wakes the queued waiters that ask for more than `ceiling`, of groups for which `is_below`
+    /// holds.
     pub(in crate::group) fn call_too_large(
         &mut self,
-        group: GroupId,
+        is_below: impl Fn(GroupKey) -> bool,
         ceiling: Bytes,
         wakes: &mut Wakes,
     ) {
-        let Self { waiters, order, .. } = self;
-        for (_, ticket) in order.range(line_at(group)) {
-            let waiter = waiters.get_mut(ticket);
-            let too_large = waiter.filter(|waiter| waiter.bytes > ceiling.0);
-            wakes
-                .called
-                .extend(too_large.and_then(|waiter| waiter.waker.take()));
-        }
+        let too_large = |waiter: &&mut Waiter| {
+            waiter.bytes > ceiling.0 && waiter.stands_at.is_some() && is_below(waiter.key)
+        };
+        let too_large = self.waiters.values_mut().filter(too_large);
+        let wakers = too_large.filter_map(|waiter| waiter.waker.take());
+        wakes.called.extend(wakers);
     }
 
     /// Returns the waiters that charge to `key`.
