@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::units::{FilePage, PAGE_BYTES};
+use highwater::units::{FilePage, OomScoreAdj, PAGE_BYTES};
 use highwater::{Access, Backing, Charge, ChargeWait, Limits, Manager, Mapping, Pages, Throttling};
 use support::{TestFile, assert_empty, manager, mapped};
 
@@ -46,6 +46,38 @@ fn a_poll_reclaims_no_more_than_a_step() {
     assert_eq!(charge.bytes(), Pages(1900).bytes());
     drop(charge);
     drop(map);
+    assert_empty(&hw);
+}
+
+// Symptom: a charge for which room had appeared where it waited stopped a group at the next full
+// one, beside pages that could be evicted.
+#[test]
+fn a_charge_that_moves_to_another_queue_evicts_pages_there_first() {
+    // Goal: what it knows of one full group is not taken for knowledge of another. Method: the
+    // first has no page; before the charge is polled again, another takes the room of the parent,
+    // where the rest is clean pages.
+    let hw = manager(4096);
+    hw.root().on_exhausted(|victim| panic!("{victim:?}"));
+    let limits = |pages| Limits::max(Pages(pages).bytes());
+    let parent = hw.root().child("parent", limits(2048)).unwrap();
+    let [full, cached, rest] = [("full", 256), ("cached", 2048), ("rest", 2048)]
+        .map(|(name, pages)| parent.child(name, limits(pages)).unwrap());
+    full.set_oom_score_adj(OomScoreAdj::UNKILLABLE);
+    let file = hw.open_backing(TestFile::new(1536), Access::ReadOnly);
+    let file = file.unwrap();
+    file.will_need(&cached, 0..1536);
+    let held = full.charge(Pages(256).bytes()).unwrap();
+    let mut charge = pin!(full.charge_async(Pages(256).bytes()));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(charge.as_mut().poll(&mut context).is_pending());
+    drop(held);
+    let rest = rest.charge(Pages(512).bytes()).unwrap();
+    let granted = (0..1000).find_map(|_| match charge.as_mut().poll(&mut context) {
+        Poll::Ready(outcome) => Some(outcome.unwrap()),
+        Poll::Pending => None,
+    });
+    assert_eq!(granted.as_ref().unwrap().bytes(), Pages(256).bytes());
+    drop((granted, rest, file));
     assert_empty(&hw);
 }
 

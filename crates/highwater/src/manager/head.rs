@@ -51,6 +51,8 @@ pub(super) struct HeadEffort {
     last: Outcome,
     told: Told,
     passed: Passed,
+    /// The full group that the last step was about, which the times and counts below are of.
+    target: Option<GroupKey>,
     /// Time of the next look for pages to reclaim.
     look_at: Duration,
     /// Whether a wake-up is certain at `due` when no memory is given back.
@@ -75,6 +77,7 @@ impl Default for HeadEffort {
             last: Outcome::default(),
             told: Told::in_line(),
             passed: Passed::default(),
+            target: None,
             look_at: Duration::ZERO,
             is_rung: false,
             is_passed: false,
@@ -103,6 +106,7 @@ impl HeadEffort {
         target: &GroupNode,
         bytes: Bytes,
     ) -> Option<bool> {
+        self.turn_to(target);
         if std::mem::take(&mut self.is_passed) || core.now() < self.look_at {
             return None;
         }
@@ -119,6 +123,23 @@ impl HeadEffort {
         self.look_at = core.now() + LOOK;
         self.passed.forget();
         Some(false)
+    }
+
+    /// Forgets what it knows of the group that was full before, if another one is now.
+    fn turn_to(&mut self, target: &GroupNode) {
+        if self.target.replace(target.key()) == Some(target.key()) {
+            return;
+        }
+        self.look_at = Duration::ZERO;
+        self.is_passed = false;
+        self.fruitless = 0;
+        self.has_asked_logs = false;
+        self.nr_awaited = 0;
+    }
+
+    /// Notes that another charge is the head: pages may have come when this one is.
+    pub(super) fn wait_for_turn(&mut self) {
+        self.is_passed = false;
     }
 
     fn reclaim(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> bool {

@@ -211,6 +211,7 @@ impl ChargeWait {
         self.search.due = None;
         self.search.is_rung = self.parks || core.alarms.are_rung();
         if !self.wait.is_first() {
+            self.search.wait_for_turn();
             return Poll::Pending;
         }
         if is_first_look && self.search.reclaimed > 0 {
