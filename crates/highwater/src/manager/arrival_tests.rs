@@ -1,5 +1,7 @@
 //! Threads in the middle of a fault, at points that no storage can observe.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::task::{Context, Wake, Waker};
 
 use super::zeros::Zeros;
@@ -87,6 +89,63 @@ fn faults_without_frames_do_not_wait_for_each_other() {
     let pauses = hw.snapshot().counter("throttle_noprogress");
     assert!(pauses < 200, "{pauses} pauses");
     pool.free_bulk(&mut frames);
+}
+
+// Symptom: a charge that waited for a page in transit, and a driver that had queued a read
+// meanwhile and then blocked, waited for each other for a minute.
+#[test]
+#[cfg(not(miri))]
+fn a_read_that_is_queued_after_a_charge_began_to_wait_is_handed_over() {
+    // Goal: the charge looks for reads that no thread has handed to the system each time. Method: a
+    // driver launches a read when the charge waits, and goes on when the read has landed.
+    const QUEUED: u64 = 1;
+    const GOES_ON: u64 = 2;
+    let (hw, group, _map) = scene(Pages(1));
+    let core = hw.core();
+    let in_transit = core.charge_on_its_way(group.node(), Bytes::PAGE, slow::Patience::Fault);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut charge = pin!(group.charge_async(Bytes::PAGE));
+    assert!(charge.as_mut().poll(&mut context).is_pending());
+    let stored = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(stored.path(), [7; 4096]).expect("a page");
+    let file = hw.open(stored.path()).expect("it is there");
+    let map = hw.space(&hw.root()).map_file(&file, 0..1).expect("a page");
+    let state = AtomicU64::new(0);
+    let is_at = |at| state.load(Ordering::Relaxed) == at;
+    let blocks = || {
+        state.store(QUEUED, Ordering::Relaxed);
+        while !is_at(GOES_ON) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let has_landed = thread::scope(|scope| {
+        let driver = scope.spawn(|| {
+            let mut read = pin!(map.read_async(0));
+            hw.block_on(poll_fn(|context| {
+                let polled = read.as_mut().poll(context);
+                if polled.is_pending() && is_at(0) {
+                    blocks();
+                }
+                polled
+            }))
+        });
+        while !is_at(QUEUED) {
+            thread::yield_now();
+        }
+        let is_afloat = || core.io.flights.nr_afloat() > 0;
+        let begun = core.now();
+        while is_afloat() && core.now() - begun < Duration::from_secs(10) {
+            assert!(charge.as_mut().poll(&mut context).is_pending());
+            thread::sleep(Duration::from_millis(1));
+        }
+        let has_landed = !is_afloat();
+        state.store(GOES_ON, Ordering::Relaxed);
+        let read = driver.join().expect("no panic").expect("a page");
+        assert_eq!(*read, [7; 4096]);
+        has_landed
+    });
+    assert!(has_landed, "the read stays queued");
+    drop(in_transit);
 }
 
 /// Counts wake-ups.

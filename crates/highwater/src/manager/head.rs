@@ -186,10 +186,7 @@ impl HeadEffort {
         let Some((_, first, since)) = begun else {
             let begins = transit.lasts(transit) && self.nr_awaited < FRUITLESS_MAX;
             self.awaited = begins.then(|| (target.key(), transit, now));
-            if begins {
-                core.see_to_it();
-            }
-            return begins.then(|| self.until_arrival(now));
+            return begins.then(|| self.until_arrival(core, now));
         };
         if transit.has_more_arrivals(first) || !first.lasts(transit) {
             // Pages that came, or were put back, may be evicted now.
@@ -203,10 +200,13 @@ impl HeadEffort {
             false => TRANSIT_MAX_POLLED,
         };
         let waits = now.saturating_sub(since) < at_most;
-        waits.then(|| self.until_arrival(now))
+        waits.then(|| self.until_arrival(core, now))
     }
 
-    fn until_arrival(&mut self, now: Duration) -> HeadStep {
+    fn until_arrival(&mut self, core: &Core, now: Duration) -> HeadStep {
+        // At each look: a driver that queued a read since the last one may be blocked by what this
+        // thread holds, and then hands it to no system.
+        core.see_to_it();
         self.look_at = self.look_at.min(now + ARRIVAL_MAX);
         match self.is_rung {
             true => HeadStep::Until(self.look_at),
