@@ -11,7 +11,9 @@
 mod support;
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
@@ -184,6 +186,45 @@ fn a_read_that_is_dropped_leaves_others_of_its_task() {
         polled
     }));
     read.unwrap();
+}
+
+// Symptom: a reader that could have shared a latch waited until it was released, because the task
+// before it left the queue with a waker that panicked when it was dropped.
+// Goal: the next is woken in any case. Method: a page is latched by a reader; a writer waits and is
+// dropped.
+#[test]
+fn a_waker_that_panics_when_it_is_dropped_keeps_no_other_task_waiting() {
+    let hw = Manager::builder().build().unwrap();
+    let storage = TestFile::new(1) as Arc<dyn Backing>;
+    let file = hw.open_backing(storage, Access::ReadWrite).unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..1).unwrap();
+    let reading = map.read_latched(0).unwrap();
+    let panics = Arc::new(AtomicBool::new(false));
+    let is_told = Arc::clone(&panics);
+    let code = WakerCode {
+        on_clone: Box::new(|| {}),
+        on_drop: Box::new(move || assert!(!is_told.swap(false, Ordering::Relaxed), "as told")),
+    };
+    let waker = code.waker();
+    let mut write = Box::pin(map.write_async(0));
+    assert!(poll_once(write.as_mut(), &waker).is_pending());
+    let bell = Arc::new(Bell(AtomicBool::new(false)));
+    let mut read = Box::pin(map.read_latched_async(0));
+    assert!(poll_once(read.as_mut(), &Waker::from(Arc::clone(&bell))).is_pending());
+    panics.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(write))).is_err());
+    assert!(bell.0.load(Ordering::Relaxed), "it could share the latch");
+    assert!(poll_once(read.as_mut(), Waker::noop()).is_ready());
+    drop(reading);
+}
+
+/// Records that it was called.
+struct Bell(AtomicBool);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 // Symptom: a charge that was granted or refused dropped its waker under the lock of the groups, and

@@ -304,8 +304,9 @@ impl<F: Fn() -> bool> LatchWait<'_, F> {
         // A wake-up that this waiter has got is for the next one.
         let wakers = queue.leading(self.id);
         drop(queue);
-        drop(gone);
         wakers.wake();
+        // Last: if the program's code panicked, none of those would be woken.
+        drop(gone);
     }
 }
 
