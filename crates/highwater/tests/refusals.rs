@@ -115,6 +115,23 @@ fn a_charge_that_never_fits_above_a_full_group_stops_none_and_does_not_wait() {
     assert_eq!(told.load(Ordering::Relaxed), 0);
 }
 
+// Symptom: after the last handle of the manager, a charge that outlived it counted groups as told,
+// which no handler was told of, and waited for them.
+// Goal: none is selected. Method: only charges are left of two groups, and one grows above the
+// maximum of both.
+#[test]
+fn a_charge_that_outlives_the_handles_selects_no_victim() {
+    let (hw, tenant) = managed(Duration::from_millis(100));
+    let told = counted(&hw);
+    let charged = |name| child(&tenant, name).charge(Bytes(500)).unwrap();
+    let (mut grows, other) = (charged("a"), charged("b"));
+    drop((hw, tenant));
+    let failed = grows.grow(Bytes(1)).unwrap_err();
+    assert_eq!((failed.victims, failed.dying), (0, 0), "{failed}");
+    assert_eq!(told.load(Ordering::Relaxed), 0);
+    drop(other);
+}
+
 /// Data of a group that says when it is dropped.
 struct Flag(Arc<AtomicBool>);
 

@@ -11,22 +11,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::Core;
 use super::group::Group;
 use super::victim::Victim;
+use super::{Core, Handle, Shared};
 use crate::group::{GroupKey, GroupNode, GroupTree};
-use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::percpu::PercpuOwner;
+use crate::sync::{Arc, LockClass, Rank, RwLock, Weak};
 use crate::victim::ChosenGroup;
 
 static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
 
-type Tell = dyn Fn(ChosenGroup) + Send + Sync;
+type Tell = dyn Fn(&Victim) + Send + Sync;
 
 /// A group that has a handler, and the handler.
 #[derive(Clone)]
 struct OfGroup {
     group: GroupNode,
     tell: Arc<Tell>,
+    manager: Weak<PercpuOwner<Shared>>,
 }
 
 type Map = BTreeMap<GroupKey, OfGroup>;
@@ -34,8 +36,9 @@ type Map = BTreeMap<GroupKey, OfGroup>;
 /// The handlers of a manager.
 pub(super) struct Handlers(RwLock<Arc<Map>>);
 
-/// The handlers as they were when a request began to look for a victim.
-pub(super) struct HandlersNow(Arc<Map>);
+/// The handlers as they were when a request began to look for a victim, and a handle of the manager
+/// for them.
+pub(super) struct HandlersNow(Arc<Map>, Handle);
 
 /// The groups below a target that a handler can stop.
 pub(super) enum Stoppable {
@@ -50,14 +53,21 @@ impl Handlers {
         Self(RwLock::new(&HANDLER_LOCK, Arc::default()))
     }
 
-    pub(super) fn now(&self) -> HandlersNow {
-        HandlersNow(Arc::clone(&self.0.read()))
+    /// Returns the handlers if there is one that can be called. Charges can outlive the last handle
+    /// of the manager; they then select no victim.
+    pub(super) fn now(&self) -> Option<HandlersNow> {
+        let handlers = Arc::clone(&self.0.read());
+        let manager = handlers.values().next()?.manager.upgrade()?;
+        Some(HandlersNow(handlers, manager))
     }
 
-    fn set(&self, group: &GroupNode, tell: Arc<Tell>) {
+    fn set(&self, group: &Group, tell: Arc<Tell>) {
+        let manager = Arc::downgrade(group.shared());
+        let group = group.node();
         let of_group = OfGroup {
             group: group.clone(),
             tell,
+            manager,
         };
         // Before the check below: the group's removal sees this, or the check sees the removal.
         group.track();
@@ -107,7 +117,8 @@ impl HandlersNow {
         let nearest = up(victim.group.clone()).find_map(|group| self.0.get(&group.key()));
         debug_assert!(nearest.is_some(), "a victim is within reach of a handler");
         if let Some(nearest) = nearest {
-            (nearest.tell)(victim);
+            let group = Group::new(&self.1, victim.group.clone());
+            (nearest.tell)(&Victim::new(group, victim));
         }
     }
 }
@@ -128,7 +139,8 @@ fn up(group: GroupNode) -> impl Iterator<Item = GroupNode> {
 
 impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.now().0.keys()).finish()
+        let handlers = Arc::clone(&self.0.read());
+        f.debug_set().entries(handlers.keys()).finish()
     }
 }
 
@@ -172,15 +184,7 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
-        let manager = Arc::downgrade(self.shared());
-        let tell = move |chosen: ChosenGroup| {
-            // Charges can outlive the last handle of the manager; they then select no victim.
-            if let Some(shared) = manager.upgrade() {
-                let group = Self::new(&shared, chosen.group.clone());
-                handler(&Victim::new(group, chosen));
-            }
-        };
         let handlers = &self.shared().core.on_exhausted;
-        handlers.set(self.node(), Arc::new(tell));
+        handlers.set(self, Arc::new(handler));
     }
 }

@@ -308,7 +308,9 @@ impl Core {
         if told.is_full() && !told.stands_in_line {
             return Telling::Nothing;
         }
-        let handlers = self.on_exhausted.now();
+        let Some(handlers) = self.on_exhausted.now() else {
+            return Telling::Nothing;
+        };
         let Some(reach) = handlers.reach(&self.groups, target) else {
             return Telling::Nothing;
         };
