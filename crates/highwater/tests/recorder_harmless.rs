@@ -13,7 +13,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use highwater::group::{StatItem, Tolerance};
 use highwater::lab::recording::{Everything, Moment, Recording, RecordingError};
@@ -119,6 +123,82 @@ fn recording_flushes_no_statistics() {
 fn groups(hw: &Manager, nr_groups: usize) -> Vec<Group> {
     let child = |nr| hw.root().child(&format!("g{nr}"), Limits::default());
     (0..nr_groups).map(|nr| child(nr).unwrap()).collect()
+}
+
+/// Runs code when the recorder's thread drops it.
+struct DroppedThere<F: Fn()>(F);
+
+impl<F: Fn()> Drop for DroppedThere<F> {
+    fn drop(&mut self) {
+        if thread::current().name() == Some("highwater-recorder") {
+            (self.0)();
+        }
+    }
+}
+
+/// Returns a manager whose recorder's thread has dropped the last handle of a group, and so its
+/// data, which run `code` once.
+fn dropped_there(path: &Path, code: impl Fn(&Manager) + Send + Sync + 'static) -> Manager {
+    let builder = Manager::builder().background(Background::Thread);
+    let hw = builder.recorder(path, Bytes::mib(16)).build().unwrap();
+    // So many that a whole moment takes longer than the group below is there.
+    drop(groups(&hw, 4000));
+    let has_run = Arc::new(AtomicBool::new(false));
+    let (code, of_code) = (Arc::new(code), hw.clone());
+    let of_code = Arc::new(Mutex::new(Some(of_code)));
+    let end = Instant::now() + Duration::from_secs(60);
+    while !has_run.load(Ordering::SeqCst) {
+        assert!(Instant::now() < end, "no moment has met the group");
+        let group = hw.root().child("passing", Limits::default()).unwrap();
+        let (has_run, code, of_code) = (has_run.clone(), code.clone(), of_code.clone());
+        let data = DroppedThere(move || {
+            if !has_run.swap(true, Ordering::SeqCst) {
+                let hw = of_code.lock().unwrap().take().unwrap();
+                code(&hw);
+            }
+        });
+        assert!(group.set_data(data).is_ok());
+        thread::sleep(Duration::from_millis(1));
+        group.remove().unwrap();
+    }
+    hw
+}
+
+// Symptom: the destructor of a group's data that panicked ended the recorder's thread.
+// Goal: later moments are recorded. Method: the thread reads a group while that is removed.
+#[test]
+fn a_destructor_that_panics_does_not_end_the_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.rec");
+    let hw = dropped_there(&path, |_| panic!("as told"));
+    let after = || {
+        let recording = Recording::open(&path).unwrap();
+        recording.last().and_then(|last| recording.time(last))
+    };
+    let (before, end) = (after(), Instant::now() + Duration::from_secs(30));
+    while after() <= before {
+        assert!(Instant::now() < end, "nothing is recorded any more");
+        thread::sleep(Duration::from_millis(50));
+    }
+    drop(hw);
+    assert!(Recording::open(&path).unwrap().has_ended());
+}
+
+// Symptom: a recording had no orderly end if its own thread dropped the last handle of the manager.
+// Goal: it has. Method: as above, with data that wait until they have the last handle.
+#[test]
+fn a_recording_whose_thread_ends_the_manager_has_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("flight.rec");
+    let is_last = Arc::new(Barrier::new(2));
+    let waits = Arc::clone(&is_last);
+    drop(dropped_there(&path, move |_| _ = waits.wait()));
+    is_last.wait();
+    let end = Instant::now() + Duration::from_secs(30);
+    while !Recording::open(&path).unwrap().has_ended() {
+        assert!(Instant::now() < end, "it has no end");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

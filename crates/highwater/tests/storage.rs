@@ -8,11 +8,12 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use highwater::frame::Tunables;
 use highwater::units::{FilePage, PAGE_BYTES, PAGE_SIZE};
-use highwater::{Access, Backing, File, Manager, Pages, ReadError, SyncError};
-use support::{assert_empty, manager};
+use highwater::{Access, Background, Backing, File, Manager, Pages, ReadError, SyncError};
+use support::{TestFile, assert_empty, manager};
 
 /// Content of every frame before storage reads into it.
 const SECRET: u8 = 0xa5;
@@ -414,4 +415,73 @@ fn a_sync_answers_for_failures_since_it_looked_for_pages() {
         });
         file.sync().expect("it has heard of it");
     }
+}
+
+/// Storage whose destructor panics in a thread of the manager.
+#[derive(Debug)]
+struct PanicsAtEnd(Arc<TestFile>, Arc<AtomicBool>);
+
+impl Backing for PanicsAtEnd {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_page(&self, page: FilePage, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read_page(page, buf)
+    }
+
+    fn write_page(&self, page: FilePage, buf: &[u8]) -> io::Result<usize> {
+        self.0.write_page(page, buf)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+impl Drop for PanicsAtEnd {
+    fn drop(&mut self) {
+        if thread::current().name() == Some("highwater-writeback") {
+            self.1.store(true, Ordering::Relaxed);
+            panic!("as told");
+        }
+    }
+}
+
+// Symptom: a storage whose destructor panicked ended the write-back thread, and the pages of other
+// files that were closed stayed dirty.
+// Goal: they are written. Method: two files are closed while their storages refuse pages; then the
+// first one recovers, whose destructor panics when the thread has written it, and then the other.
+#[test]
+fn a_storage_that_panics_when_it_is_dropped_loses_no_page_of_others() {
+    let builder = Manager::builder().background(Background::Thread);
+    let hw = builder.build().unwrap();
+    let often = Tunables::default().with("dirty_writeback_centisecs", 1);
+    hw.set_tunables(often.unwrap());
+    let has_panicked = Arc::new(AtomicBool::new(false));
+    let storages = [TestFile::new(1), TestFile::new(1)];
+    let panics = PanicsAtEnd(Arc::clone(&storages[0]), Arc::clone(&has_panicked));
+    let backings: [Arc<dyn Backing>; 2] = [Arc::new(panics), Arc::clone(&storages[1]) as _];
+    for (storage, backing) in storages.iter().zip(backings) {
+        storage.fails_writes.store(true, Ordering::Relaxed);
+        let file = hw.open_backing(backing, Access::ReadWrite).unwrap();
+        let map = hw.space(&hw.root()).map_file(&file, 0..1).unwrap();
+        map.write(0).unwrap()[0] = SECRET;
+    }
+    let until = |is_so: &dyn Fn() -> bool, what: &str| {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    storages[0].fails_writes.store(false, Ordering::Relaxed);
+    until(&|| has_panicked.load(Ordering::Relaxed), "it is not closed");
+    storages[1].fails_writes.store(false, Ordering::Relaxed);
+    until(
+        &|| storages[1].pages.lock().unwrap()[0][0] == SECRET,
+        "it is not written",
+    );
+    assert_eq!(storages[0].pages.lock().unwrap()[0][0], SECRET);
+    assert_empty(&hw);
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::capacity::FOLLOW_PERIOD;
 use super::events::{BackgroundRun, EventTimer};
+use super::handler::survive;
 use super::stat::FLUSH_PERIOD;
 use super::{Core, Manager};
 use crate::reclaim::{Actor, ScanControl};
@@ -363,28 +364,30 @@ impl Core {
                 ReclaimerWake::ByTheClock => (),
                 ReclaimerWake::ToReclaim => {
                     self.stats.pageoutrun.add(1);
-                    self.balance(&mut due);
+                    survive(|| self.balance(&mut due));
                     self.wakeup.done();
                 }
             }
-            self.do_in_time(&mut due);
+            survive(|| self.do_in_time(&mut due));
         }
     }
 
     /// Does the periodic work that is due: alarms, flushing statistics, decay, following the cgroup
-    /// limit. Returns the time until the next is due.
+    /// limit.
     fn do_in_time(&self, due: &mut Due) {
         let now = self.now();
         self.alarms.ring(now);
         if now >= due.flush_at {
-            self.groups.flush_periodically(now);
+            // First, as those below: work that panics is not done again before it is due.
             due.flush_at = now + FLUSH_PERIOD;
+            self.groups.flush_periodically(now);
         }
         if now >= due.decayed_at + self.decay_interval() {
-            self.pool.decay_tick();
             due.decayed_at = now;
+            self.pool.decay_tick();
         }
         if now >= due.follow_at {
+            due.follow_at = now + FOLLOW_PERIOD;
             let followed = self.follow_cgroup();
             let was_above = std::mem::replace(&mut due.is_above_cgroup, followed.is_err());
             if let Err(error) = followed
@@ -392,7 +395,6 @@ impl Core {
             {
                 tracing::warn!(%error, "usage exceeds the control group's limit");
             }
-            due.follow_at = now + FOLLOW_PERIOD;
         }
         debug_assert!(
             due.flush_at > now && due.follow_at > now,

@@ -586,13 +586,10 @@ impl Core {
         let mut closing = self.closing.lock();
         let meant: Vec<_> = closing.extract_if(.., |entry| is_meant(entry)).collect();
         drop(closing);
-        let nr_meant = meant.len();
-        let left: Vec<_> = meant
-            .into_iter()
-            .filter(|entry| self.try_close(entry).is_err())
-            .collect();
-        let has_gone = left.len() < nr_meant;
+        let is_left = |entry: &Arc<FileEntry>| self.try_close(entry).is_err();
+        let (left, gone): (Vec<_>, Vec<_>) = meant.into_iter().partition(is_left);
+        // Before the others are dropped: a storage that panicked then would take these along.
         self.closing.lock().extend(left);
-        has_gone
+        !gone.is_empty()
     }
 }

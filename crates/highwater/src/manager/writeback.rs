@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use super::alarm::Alarm;
 use super::background::Background;
+use super::handler::survive;
 use super::{Core, Manager};
 use crate::cache::{DirtyPressure, WriteBackOutcome};
 use crate::frame::Tunables;
@@ -281,10 +282,10 @@ impl Core {
                 WriterWake::ByNeed => {}
                 WriterWake::ByTheClock => {
                     begun = self.now();
-                    self.reap_closing();
+                    survive(|| _ = self.reap_closing());
                 }
             }
-            self.write_back_what_is_due(wake);
+            survive(|| _ = self.write_back_what_is_due(wake));
             self.writeback.note(|state| {
                 debug_assert!(state.is_running, "a run that ends has begun");
                 state.is_running = false;

@@ -33,7 +33,6 @@ mod reaper;
 mod threads;
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::{fmt, io};
 
@@ -41,6 +40,7 @@ use super::Core;
 use super::error::ReadError;
 use super::fill::{Fills, InRead};
 use super::flight::{Flight, Flights, TaskWait, Wanted};
+use super::handler::survive;
 use crate::cache::{FileId, Filling, PageKey};
 use crate::group::GroupNode;
 use crate::memmap::{Frame, FrameRing};
@@ -441,8 +441,8 @@ impl Core {
             group,
         } = remains;
         woken.extend(waker);
-        drop_caught(wanted);
-        drop_caught(group);
+        survive(|| drop(wanted));
+        survive(|| drop(group));
         woken
     }
 
@@ -525,14 +525,6 @@ impl Core {
                 }
             }
         }
-    }
-}
-
-/// Drops what may run the program's code. A panic of that must not end the thread, which lands the
-/// reads of others.
-fn drop_caught<T>(remains: T) {
-    if catch_unwind(AssertUnwindSafe(|| drop(remains))).is_err() {
-        tracing::error!("a destructor panicked after a read");
     }
 }
 

@@ -57,6 +57,7 @@ use std::process;
 use std::time::{Duration, SystemTime};
 
 use super::error::BuildError;
+use super::handler::survive;
 use super::{Core, Manager};
 use crate::group::{GroupNode, GroupPath};
 use crate::sync::{Condvar, LockClass, Mutex, Rank};
@@ -324,9 +325,9 @@ impl Recorder {
     fn end(&self, core: &Core) {
         debug_assert!(
             self.notes.lock().is_ending,
-            "the thread ends before the recording"
+            "the recording ends with the manager"
         );
-        self.record(core, |_| TickKind::Everything);
+        survive(|| self.record(core, |_| TickKind::Everything));
         if let Some(mut held) = self.take() {
             let scribe = held.scribe.as_mut().expect("taken above");
             scribe.end(core);

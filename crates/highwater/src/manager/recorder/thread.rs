@@ -6,6 +6,7 @@ use super::Recorder;
 use super::gather::TICK_PERIOD;
 use crate::manager::Core;
 use crate::manager::background::Background;
+use crate::manager::handler::survive;
 use crate::sync::Arc;
 use crate::sync::thread::{self, JoinHandle};
 
@@ -46,11 +47,13 @@ impl Drop for RecorderThread {
         notes.is_ending = true;
         drop(notes);
         recorder.woken.notify_one();
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != thread::current().id()
-        {
-            // An error means that the thread panicked, which it has reported.
-            let _ = thread.join();
+        if let Some(thread) = self.thread.take() {
+            // A storage or a group's data that holds the last handle may drop it in this thread,
+            // which has the scribe then. It ends the recording when it has put that back. An error
+            // of another means that it panicked, which it has reported.
+            if thread.thread().id() == thread::current().id() || thread.join().is_ok() {
+                return;
+            }
         }
         recorder.end(&self.core);
     }
@@ -73,8 +76,9 @@ impl Core {
         };
         let _alive = RecorderAlive(recorder);
         while recorder.wait() {
-            self.record_tick();
+            survive(|| self.record_tick());
         }
+        recorder.end(self);
     }
 }
 
