@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::lab::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks};
-use highwater::{Access, File, Manager, Mapping, Pages, ReadError};
+use highwater::{Access, File, Group, Limits, Manager, Mapping, Pages, ReadError};
 use support::TestFile;
 
 /// A full pool: every page of it mapped by one space, read once.
@@ -33,10 +33,15 @@ impl Scene {
         let builder = Manager::builder().capacity(Pages(pool).bytes());
         let builder = builder.eviction_policy(PolicyKind::TwoList);
         let hw = builder.rmap(config).build().unwrap();
+        let root = hw.root();
+        Self::filled_by(&root, hw, pool)
+    }
+
+    fn filled_by(group: &Group, hw: Manager, pool: u64) -> Self {
         let file = hw
             .open_backing(TestFile::new(2 * pool), Access::ReadOnly)
             .unwrap();
-        let map = hw.space(&hw.root()).map_file(&file, 0..2 * pool).unwrap();
+        let map = hw.space(group).map_file(&file, 0..2 * pool).unwrap();
         for page in 0..2 * pool {
             map.read(&hw.enter(), page).unwrap();
         }
@@ -167,6 +172,30 @@ fn the_holder_evicts_what_was_left_for_it() {
     );
     assert!(scene.rss() <= before - settled);
     assert!(scene.counter("pgsteal_direct") >= stolen + settled);
+    scene.hw.check_invariants();
+}
+
+#[test]
+fn the_holder_takes_nothing_below_min() {
+    // Goal: pages that are deferred count against their group's `min`. Method: the lock of a tenant
+    // that has one page beyond its `min` is held while another group reads.
+    let hw = Manager::builder().capacity(Pages(POOL).bytes());
+    let hw = hw.eviction_policy(PolicyKind::TwoList).build().unwrap();
+    let tenant = hw.root().child("tenant", Limits::default()).unwrap();
+    let scene = Scene::filled_by(&tenant, hw, POOL);
+    let min = tenant.usage_precise() - Pages(1).bytes();
+    tenant
+        .set_limits(Limits {
+            min,
+            ..Limits::default()
+        })
+        .unwrap();
+    let deferred = scene.while_held(|| {
+        scene.read_another(64).unwrap();
+        scene.counter("rmap_deferred")
+    });
+    assert!(deferred > 0);
+    assert!(tenant.usage_precise() >= min, "{deferred} were deferred");
     scene.hw.check_invariants();
 }
 

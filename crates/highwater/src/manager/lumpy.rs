@@ -26,6 +26,7 @@ use std::collections::HashMap;
 
 use super::Core;
 use crate::cache::{FileId, PageKey, WrittenBack};
+use crate::group::Depth;
 use crate::reclaim::{Actor, Outcome};
 use crate::sync::Woken;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -223,9 +224,9 @@ impl BlockSearch<'_> {
     fn giver(&mut self, group: GroupId) -> Giver {
         // As much as a larger page that begins with the block.
         let frames = self.order.max(self.core.cache.order_max()).pages();
-        let reclaim = &self.core.reclaim;
+        let (reclaim, root) = (&self.core.reclaim, self.core.groups.root());
         *self.givers.entry(group).or_insert_with(|| Giver {
-            gives_block: reclaim.exposes(group, frames),
+            gives_block: reclaim.exposes(group, frames, (&root, Depth::AboveMin)),
             swaps: reclaim.may_swap(group),
         })
     }

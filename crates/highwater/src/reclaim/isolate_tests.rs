@@ -125,6 +125,39 @@ fn settled_pages_count_for_whom_they_were_looked_at() {
 }
 
 #[test]
+fn deferred_pages_stay_that_are_protected_by_now() {
+    // Goal: the holder of the lock takes nothing below `min` or `low`, however many pages were
+    // deferred, unless its own group was short. Method: ten pages are deferred and then protected,
+    // but for some of them; settle.
+    let scene = Scene::new(256);
+    let (root, group) = (scene.groups.root(), scene.group("one"));
+    (0..10).for_each(|page| assert_eq!(scene.fault(&group, page), None));
+    scene.reclaim.drain_batches();
+    let settled_of = |short: &GroupNode| {
+        let to = EvictedFor {
+            short: short.id(),
+            is_background: false,
+        };
+        for pfn in (0..256)
+            .map(Pfn)
+            .filter(|&pfn| scene.reclaim.is_listed(pfn))
+        {
+            assert!(scene.cache.defer(pfn, to, DEBT_MAX));
+        }
+        scene.reclaim.settle_deferred(&scene.entry)
+    };
+    group.set_min(group.usage_precise());
+    assert_eq!(settled_of(&root), 0, "all are protected");
+    group.set_min(Pages(7).bytes());
+    assert_eq!(settled_of(&root), 3, "the pages beyond `min`");
+    group.set_min(Bytes::ZERO);
+    group.set_low(Pages(5).bytes());
+    assert_eq!(settled_of(&root), 2, "the pages beyond `low`");
+    assert_eq!(settled_of(&group), 5, "its own shortage");
+    scene.assert_nothing_is_left();
+}
+
+#[test]
 fn pages_evicted_for_a_block_count_as_scanned() {
     // Symptom: with pages of several sizes, more pages were freed than scanned. Method: pages are
     // evicted by name, as for a block, in the pool and in a group.

@@ -133,8 +133,14 @@ impl<'a> Pass<'a> {
 }
 
 impl Reclaim {
-    /// Returns whether a group may lose so many frames: those beyond its `min`.
-    pub fn exposes(&self, group: GroupId, frames: Pages) -> bool {
+    /// Returns whether reclaim for `short`, to `depth`, may take so many frames from a group: those
+    /// beyond its protection.
+    pub fn exposes(
+        &self,
+        group: GroupId,
+        frames: Pages,
+        (short, depth): (&GroupNode, Depth),
+    ) -> bool {
         if !self.groups.has_protection() {
             return true;
         }
@@ -142,12 +148,13 @@ impl Reclaim {
         let Some(group) = self.groups.get(group) else {
             return true;
         };
-        let protection = group.protection_below(&self.groups.root());
-        if protection.min == Bytes::ZERO {
+        let protection = group.protection_below(short);
+        let protected = protection.at(depth);
+        if protected == Bytes::ZERO {
             return true;
         }
-        let usage = usage_beside(&group, protection.min, frames);
-        match protection.exposure(usage, Depth::AboveMin) {
+        let usage = usage_beside(&group, protected, frames);
+        match protection.exposure(usage, depth) {
             Exposure::Exposed(exposed) => exposed >= frames,
             _ => false,
         }

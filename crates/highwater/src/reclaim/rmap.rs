@@ -9,10 +9,10 @@
 //!
 //! **Deferral.** Marks are always checked by the snapshot. A page that is to be unmapped while the
 //! lock is held goes back to its list with its marks, and on the file's list of *deferred* pages;
-//! the lock's holder evicts those after it has released the lock ([`Reclaim::settle_deferred`]):
-//! the work is done by the thread that caused it. The length of that list is the file's contention
-//! *debt*, bounded by [`DEBT_MAX`]. With a debt that high, reclaim no longer defers, but unmaps by
-//! the snapshot.
+//! the lock's holder evicts those after it has released the lock ([`Reclaim::settle_deferred`]),
+//! but for pages that are protected by then: the work is done by the thread that caused it. The
+//! length of that list is the file's contention *debt*, bounded by [`DEBT_MAX`]. With a debt that
+//! high, reclaim no longer defers, but unmaps by the snapshot.
 //!
 //! **Progress.** A scan skips at most [`DEBT_MAX`] pages of each file for a held lock until a
 //! holder has settled them; every page after that is checked and unmapped as if the lock were free.
@@ -26,16 +26,19 @@
 //! Source: kshrinkd (2024, not merged), as the specification describes it. Deviation: kshrinkd
 //! gives contended pages to a thread of its own that waits; here the lock's holder evicts them.
 
+use std::collections::HashMap;
+
 use super::Reclaim;
 use super::control::{PassPriority, ScanControl};
+use super::isolate::CLUSTER_MAX;
 use super::lists::PageType;
 use super::stats::StatAccount;
 use crate::cache::{
     Deferred, EvictBatch, Evicted, EvictedFor, FileEntry, Referenced, RmapAccess, Unmapped,
 };
-use crate::group::GroupNode;
+use crate::group::{Depth, GroupNode};
 use crate::sync::StatCell;
-use crate::units::Pfn;
+use crate::units::{GroupId, Pages, Pfn};
 
 /// Maximum number of deferred pages of a file. Chosen: two clusters; a holder evicts them in the
 /// time of some tens of its own unmappings.
@@ -132,7 +135,9 @@ impl Reclaim {
     }
 
     /// Evicts the pages that reclaim deferred because this thread held a file's rmap lock. Pages
-    /// that were accessed since stay. Returns the number evicted.
+    /// that were accessed since stay, and so do those that are protected by now: a deferral frees
+    /// nothing, so reclaim defers more pages of a group than the group may lose. Returns the number
+    /// evicted.
     ///
     /// # Cost
     ///
@@ -140,15 +145,23 @@ impl Reclaim {
     /// pages; no I/O.
     pub fn settle_deferred(&self, file: &FileEntry) -> u64 {
         let deferred = self.cache.take_deferred(file);
-        if deferred.is_empty() {
-            return 0;
-        }
+        // As many at a time as a reclaimer takes of an excess, of which others may take as well.
+        let clusters = deferred.chunks(CLUSTER_MAX);
+        clusters.map(|cluster| self.settle_cluster(cluster)).sum()
+    }
+
+    fn settle_cluster(&self, deferred: &[Deferred]) -> u64 {
         let mut isolated = Vec::with_capacity(deferred.len());
-        for &Deferred { pfn, key, .. } in &deferred {
+        let mut taken: HashMap<GroupId, Pages> = HashMap::new();
+        for &Deferred { pfn, key, to } in deferred {
             let Some(page) = self.lruvecs.isolate_named(&self.cache, pfn, key) else {
                 continue;
             };
-            if self.is_idle(pfn) {
+            let group = page.from.group();
+            let taken = taken.entry(group.id()).or_default();
+            let frames = *taken + self.cache.order_of(pfn).pages();
+            if self.spares(group, frames, to.short) && self.is_idle(pfn) {
+                *taken = frames;
                 isolated.push(page);
             } else {
                 self.lruvecs.put_back(&self.cache, &self.groups, page);
@@ -202,6 +215,16 @@ impl Reclaim {
         };
         self.stats
             .count_scanned(lruvec.group(), account, type_of_evicted(evicted), 1);
+    }
+
+    /// Returns whether a group may lose so many frames for one that was short, to which it does not
+    /// give what is below its `low`: that one may be short no longer.
+    fn spares(&self, group: &GroupNode, frames: Pages, short: GroupId) -> bool {
+        let short = self.groups.get(short);
+        // A removed group is no longer short, and another may have its number.
+        let short = short.filter(|short| group.is_descendant_of(short));
+        let short = short.unwrap_or_else(|| self.groups.root());
+        self.exposes(group.id(), frames, (&short, Depth::AboveLow))
     }
 
     /// Returns whether an isolated page is clean and was not accessed; clears its entries then.
