@@ -32,6 +32,7 @@
 //! | `state` | `cell`, `far` | the token words of one CPU of one group; words of other CPUs, stepped many at a time |
 //! | | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | | `limits` | settings (`memory.min/low/high`) and events (`memory.events`) |
+//! | | `data` | data of the embedder, whose destructor runs under no lock |
 //! | | `meta`, `name`, `path` | place, name and counts of a group; its path, for errors |
 //! | | `names` | which group has a name |
 //! | | `slot`, `standing` | storage of groups, reused by later ones, found by id without a lock |
@@ -99,4 +100,4 @@ pub use stat::{StatItem, Stats, Tolerance};
 #[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use state::{DEPTH_MAX, GroupKey};
 pub use state::{GroupEvents, GroupPath, Limits, LimitsError};
-pub(crate) use state::{Groups, QueueView};
+pub(crate) use state::{Groups, KeptData, QueueView};

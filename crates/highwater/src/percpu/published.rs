@@ -39,7 +39,7 @@ impl<T> Published<T> {
         // one.
         let address = self.address.load(Ordering::SeqCst);
         // SAFETY: an address that is not null came from a box in `try_publish`, whose contents this
-        // makes visible. Only `drop` takes it back, which cannot run while `&self` lives;
+        // makes visible. Only `take` takes it back, which cannot run while `&self` lives;
         // until then there are only shared references.
         unsafe { address.as_ref() }
     }
@@ -78,16 +78,21 @@ impl<T> Published<T> {
         // SAFETY: the address comes from the box above, and no other thread knows it.
         won.map(drop).map_err(|_| unsafe { Box::from_raw(mine) })
     }
+
+    /// Takes the value back, if one was published.
+    pub(crate) fn take(&mut self) -> Option<Box<T>> {
+        // Relaxed, both: `&mut self` is ordered after every use.
+        let address = self.address.load(Ordering::Relaxed);
+        self.address.store(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: the address comes from a box in `try_publish`, and references to it have ended;
+        // it is not there any more.
+        (!address.is_null()).then(|| unsafe { Box::from_raw(address) })
+    }
 }
 
 impl<T> Drop for Published<T> {
     fn drop(&mut self) {
-        // Relaxed: `&mut self` is ordered after every use.
-        let address = self.address.load(Ordering::Relaxed);
-        if !address.is_null() {
-            // SAFETY: the address comes from a box in `publish`, and references to it have ended.
-            drop(unsafe { Box::from_raw(address) });
-        }
+        drop(self.take());
     }
 }
 

@@ -14,10 +14,14 @@
 //! until the pages are on the lists, so a thread that has gone through all batches sees their
 //! former pages on the lists.
 //!
+//! Handles of groups are dropped under that lock, but not the embedder's data of those: their
+//! destructor may close a file, for which all batches are drained.
+//!
 //! Source: the add batches of Linux (frames-and-reclaim specification, 9.1). Deviation: small pools
 //! have smaller batches, so that they hide less than one page in 128.
 
 use crate::cache::PageKey;
+use crate::group::KeptData;
 use crate::percpu;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{CachePadded, LockClass, Mutex, Rank};
@@ -80,6 +84,7 @@ impl Batches {
 
     /// Changes the batch of this CPU; if it is full then, calls `spill` with it and empties it.
     pub(super) fn change(&self, change: impl FnOnce(&mut Batch), spill: impl FnOnce(&Batch)) {
+        let _kept;
         // Its holder is draining it, or was preempted on this CPU: wait for neither.
         match self.here().try_lock() {
             Some(mut batch) => {
@@ -87,6 +92,8 @@ impl Batches {
                 debug_assert!(batch.len() as u64 <= BATCH_MAX, "a full batch is emptied");
                 // Relaxed: see the field.
                 if batch.len() >= self.limit.load(Ordering::Relaxed) {
+                    // Dropped when the lock is released: see `drain`.
+                    _kept = KeptData::new();
                     spill(&batch);
                     batch.clear();
                 }
@@ -115,6 +122,8 @@ impl Batches {
 }
 
 fn drain(batch: &Mutex<Batch>, mut spill: impl FnMut(&Batch)) -> usize {
+    // A page's lists, if its group was just removed, may hold the last handle of it.
+    let _kept = KeptData::new();
     let mut batch = batch.lock();
     let nr_added = batch.added.len();
     debug_assert!(batch.len() as u64 <= BATCH_MAX, "a full batch is emptied");
@@ -128,6 +137,59 @@ fn drain(batch: &Mutex<Batch>, mut spill: impl FnMut(&Batch)) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::group::{GroupTree, Limits};
+    use crate::sync::{Arc, StatCell};
+
+    /// Data whose destructor needs all batches, as one does that closes a file.
+    struct Draining(Arc<(Batches, StatCell)>);
+
+    impl Drop for Draining {
+        fn drop(&mut self) {
+            let (batches, nr_dropped) = &*self.0;
+            batches.drain_all(|_| ());
+            nr_dropped.add(1);
+        }
+    }
+
+    #[test]
+    fn data_of_a_group_may_close_a_file_when_they_are_dropped() {
+        // Symptom: a thread waited for itself, and the next ones for it. Method: the last handle of
+        // a removed group is dropped where a batch is drained, in each of the ways.
+        let of_all = Arc::new((Batches::new(Pages(1 << 20), 1), StatCell::new()));
+        let (batches, nr_dropped) = &*of_all;
+        let groups = GroupTree::new(1);
+        let last_handle = || {
+            let group = groups.root().child("one", Limits::default());
+            let group = group.expect("a new name");
+            let data = Draining(Arc::clone(&of_all));
+            assert!(group.set_data(data).is_ok(), "its first");
+            groups
+                .remove(&group)
+                .expect("it has no charge and no child");
+            group
+        };
+        for way in 0..3 {
+            let mut group = Some(last_handle());
+            let add = |batch: &mut Batch| batch.added.push(Pfn(0));
+            match way {
+                0 => {
+                    while group.is_some() {
+                        batches.change(add, |_| group = None);
+                    }
+                }
+                1 => {
+                    batches.change(add, |_| ());
+                    batches.drain(|_| group = None);
+                }
+                _ => {
+                    batches.change(add, |_| ());
+                    batches.drain_all(|_| group = None);
+                }
+            }
+            assert!(group.is_none(), "a page was in the batch");
+            assert_eq!(nr_dropped.get(), way + 1);
+        }
+    }
 
     #[test]
     fn batches_of_a_pool_that_shrinks_hide_less() {

@@ -10,7 +10,7 @@ use super::recency::Places;
 use super::shadow::{AgeUnit, OWNERS_MAX};
 use super::sizes::ListSizes;
 use crate::cache::{PageCache, PageFlag, PageKey};
-use crate::group::{GroupNode, GroupTree};
+use crate::group::{GroupNode, GroupTree, KeptData};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{GroupId, Pages, Pfn};
@@ -130,6 +130,8 @@ impl Lruvecs {
         };
         // Before the check: the group's removal sees this, or the check sees the removal.
         group.track();
+        // Dropped after the lock, which is that of former lists that may be dropped here.
+        let _kept = KeptData::new();
         let mut table = self.table.write();
         if group.is_removed() {
             return None;

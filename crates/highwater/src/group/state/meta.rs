@@ -1,7 +1,6 @@
 //! What never changes of a group while it lives: its key, its name and its place, and its settings,
 //! counts and meters, which have atomics or locks of their own.
 
-use std::any::Any;
 use std::fmt;
 
 use crate::group::policy::pressure::LazyMeter;
@@ -11,6 +10,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Arc, OnceLock, order_of_seqcst};
 use crate::units::{GroupId, OomScoreAdj};
 
+use super::data::{Data, drop_data};
 use super::limits::{Event, EventCounts, Limits, Settings};
 use super::names::FullName;
 
@@ -62,7 +62,7 @@ pub(in crate::group) struct Meta {
     /// checks that the group lives. Read by: the group's removal, afterwards.
     is_tracked: AtomicBool,
     /// Data of the embedder, kept with the group.
-    pub(in crate::group) data: Published<Box<dyn Any + Send + Sync>>,
+    pub(in crate::group) data: Published<Data>,
 }
 
 impl Meta {
@@ -247,6 +247,9 @@ impl Drop for Meta {
     fn drop(&mut self) {
         if let Some(stat) = self.stat.get() {
             stat.retire();
+        }
+        if let Some(data) = self.data.take() {
+            drop_data(*data);
         }
     }
 }

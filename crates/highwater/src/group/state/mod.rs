@@ -8,6 +8,7 @@ mod gate;
 mod limits;
 mod name;
 mod names;
+mod data;
 mod meta;
 mod waiters;
 mod standing;
@@ -21,6 +22,7 @@ mod path;
 
 pub(super) use cell::{CELL_MAX, Cell, Ending, GRANT_MAX, Made, OpenCell, Site, Word, Words};
 pub(super) use collect::Collect;
+pub(crate) use data::KeptData;
 pub(super) use far::Far;
 pub(super) use ledger::{Balance, RESERVED_MAX};
 pub(super) use limits::{Event, EventCounts};
