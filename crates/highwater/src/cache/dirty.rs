@@ -26,11 +26,11 @@ use super::{
     FileEntry, FileId, PageCache, PageFlag, PageKey, SyncError, WriteBackError, WriteBackOutcome,
     WrittenBack,
 };
-use crate::group::{GroupTree, StatItem};
+use crate::group::{GroupNode, GroupTree, StatItem};
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
-use crate::units::{Order, Pages, Pfn};
+use crate::units::{GroupId, Order, Pages, Pfn};
 
 /// Limit on pages skipped in one run. Chosen: more than threads latch at a time.
 const PASSED_OVER_MAX: u64 = 1024;
@@ -159,6 +159,21 @@ struct DirtyPage {
 /// as of a page that became dirty after the clock was read, or before it was set back.
 fn age_at(now: u32, since: u32) -> u32 {
     u32::try_from(now.wrapping_sub(since).cast_signed()).unwrap_or(0)
+}
+
+/// Returns the group that pays for a page, by the number that `read` returns for that page.
+pub(super) fn payer_of(groups: &GroupTree, mut read: impl FnMut() -> GroupId) -> GroupNode {
+    // Terminates: each further round means that a group was removed, which has passed the page to
+    // an ancestor; the root stays.
+    loop {
+        let id = read();
+        // Read again: if the group was removed meanwhile, another may have its number.
+        if let Some(payer) = groups.get(id)
+            && read() == id
+        {
+            return payer;
+        }
+    }
 }
 
 /// Returns the pages in the order of files and pages.
@@ -465,9 +480,7 @@ impl PageCache {
     /// Adds to a statistic of the group that pays for a page.
     pub(super) fn count_for_group(&self, pfn: Pfn, item: StatItem, delta: i64) {
         if let Some(groups) = self.dirty.groups.get() {
-            // Terminates: a removed group has passed the page to an ancestor before; the root
-            // stays.
-            while !groups.add_stat(self.group_of(pfn), item, delta) {}
+            payer_of(groups, || self.group_of(pfn)).add_stat(item, delta);
         }
     }
 

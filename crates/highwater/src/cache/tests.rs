@@ -356,3 +356,28 @@ fn a_page_that_leaves_is_counted_before_it_is_gone() {
         memory.surrender(batch.evicted.pop().unwrap().frame);
     }
 }
+
+#[test]
+fn dirty_pages_of_a_removed_group_count_for_its_parent() {
+    // Symptom: a new group that had a removed group's number had the dirty pages of that one, for
+    // ever. Method: the group is removed, and a new one gets its number, after the number was read.
+    let groups = crate::group::GroupTree::new(1);
+    let child = |of: &crate::group::GroupNode, name| {
+        let limits = crate::group::Limits::default();
+        of.child(name, limits).expect("a new name")
+    };
+    let tenant = child(&groups.root(), "tenant");
+    let removed = child(&tenant, "removed");
+    let (mut reads, mut new) = (0, None);
+    let payer = dirty::payer_of(&groups, || {
+        reads += 1;
+        if reads > 1 {
+            return tenant.id();
+        }
+        groups.remove(&removed).expect("it has no child");
+        new = Some(child(&tenant, "new"));
+        removed.id()
+    });
+    assert_eq!(new.map(|new| new.id()), Some(removed.id()), "reused");
+    assert_eq!(payer, tenant);
+}
