@@ -13,46 +13,56 @@ use crate::reclaim::{Actor, OnItsWay};
 use crate::units::{Bytes, GroupId};
 
 impl Core {
-    /// Charges a group; makes room if its maximum or an ancestor's is reached. Returns the
-    /// throttling delay, too.
-    pub(super) fn charge(
+    /// Charges a group for pages that count as in transit already; makes room if its maximum or an
+    /// ancestor's is reached.
+    pub(super) fn charge_for(
         &self,
-        group: &GroupNode,
-        bytes: Bytes,
+        way: &OnItsWay<'_>,
+        (group, bytes): (&GroupNode, Bytes),
         patience: Patience,
-    ) -> Result<(NodeCharge, Duration), ChargeFailed> {
+    ) -> Result<NodeCharge, ChargeFailed> {
         let charge = || group.try_charge_refilling(bytes);
         let (charge, refilled) = self.charging(group.id(), bytes, patience, charge)?;
-        let delay = match patience {
-            Patience::Polled => self.throttle_polled(group, refilled, Actor::Clean),
-            _ => self.throttle(charge.group(), refilled),
-        };
-        Ok((charge, delay))
+        self.throttle_on_its_way(group, refilled, patience, way);
+        Ok(charge)
     }
 
-    /// As [`charge`](Self::charge) for the page of a fault, which counts as in transit from before
-    /// the charge. The program asks for the throttling delay by `Group::throttle`.
+    /// Charges a group for the page of a fault, which counts as in transit from before the charge;
+    /// makes room as [`charge_for`](Self::charge_for). The charge is to be dropped first.
     pub(super) fn charge_on_its_way(
         &self,
         group: &GroupNode,
         bytes: Bytes,
         patience: Patience,
-    ) -> Result<(NodeCharge, OnItsWay<'_>), ChargeFailed> {
+    ) -> Result<(OnItsWay<'_>, NodeCharge), ChargeFailed> {
         let charge = || {
             let way = self.reclaim.page_on_its_way(group);
             let charged = group.try_charge_refilling(bytes)?;
             way.note_paid();
-            Ok((charged, way))
+            Ok((way, charged))
         };
-        let ((charge, refilled), way) = self.charging(group.id(), bytes, patience, charge)?;
+        let (way, (charge, refilled)) = self.charging(group.id(), bytes, patience, charge)?;
+        self.throttle_on_its_way(group, refilled, patience, &way);
+        Ok((way, charge))
+    }
+
+    /// Throttles a fault, whose pages are hidden while its thread sleeps. The program asks for the
+    /// delay by `Group::throttle`.
+    #[inline]
+    fn throttle_on_its_way(
+        &self,
+        group: &GroupNode,
+        refilled: Refilled,
+        patience: Patience,
+        way: &OnItsWay<'_>,
+    ) {
         match patience {
             Patience::Polled => _ = self.throttle_polled(group, refilled, Actor::Clean),
             _ if self.may_throttle(refilled) => {
-                _ = self.throttle_slow(charge.group(), refilled.0, Some(&way));
+                _ = self.throttle_slow(group.id(), refilled.0, Some(way));
             }
             _ => {}
         }
-        Ok((charge, way))
     }
 
     /// Repeats a charge of `bytes` to `charged` until it succeeds or no step helps.

@@ -106,7 +106,7 @@ impl Core {
     ) -> Result<Supply<'a>, ReadError> {
         let no_memory = |source| ReadError::NoMemory { page, source };
         let order = source.file.order();
-        let (charge, way) = self
+        let (way, charge) = self
             .charge_on_its_way(source.group, order.pages().bytes(), Patience::Fault)
             .map_err(|failed| no_memory(OutOfMemory::from(failed)))?;
         let frame = self
@@ -122,7 +122,7 @@ impl Core {
         let (patience, order) = (Patience::Polled, source.file.order());
         let bytes = order.pages().bytes();
         let charged = self.charge_on_its_way(source.group, bytes, patience);
-        let (charge, way) = charged.map_err(|failed| failed.refusal.group().id())?;
+        let (way, charge) = charged.map_err(|failed| failed.refusal.group().id())?;
         let mut frames = Vec::new();
         self.alloc_frames_ahead((source.group, order), 1, patience, &mut frames);
         let frame = frames.pop().ok_or(self.groups.root().id())?;
@@ -189,11 +189,11 @@ impl Core {
         if count == 0 {
             return;
         }
-        let Ok((mut charge, _owed)) = self.charge(group, bytes, supply.patience) else {
+        let patience = supply.patience;
+        let Ok(mut charge) = self.charge_for(&supply.way, (group, bytes), patience) else {
             return;
         };
         supply.way.note_paid();
-        let patience = supply.patience;
         let of = (group, source.file.order());
         let got = self.alloc_frames_ahead(of, count, patience, &mut supply.frames);
         charge.shrink(source.bytes_of(count - got));
