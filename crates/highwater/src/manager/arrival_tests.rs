@@ -49,6 +49,43 @@ fn a_fault_waits_for_a_page_that_is_only_charged() {
 }
 
 #[test]
+fn a_request_waits_for_pages_of_a_removed_group() {
+    // Symptom: a tenant was refused, or stopped, beside pages that a query of it was reading in
+    // when it was removed. Method: a page of a full tenant's child is in transit for 50 ms, in
+    // which the child is removed, as are others before and after it.
+    let (hw, tenant, _map) = scene(Pages(1));
+    let core = hw.core();
+    let child = |name| {
+        let child = tenant.child(name, Limits::default()).expect("a new name");
+        core.reclaim.add_group(child.node());
+        child
+    };
+    child("before").remove().expect("it has no child");
+    let query = child("query");
+    let on_its_way = core.charge_on_its_way(query.node(), Bytes::PAGE, slow::Patience::Fault);
+    let (way, charge) = on_its_way.expect("the tenant is empty");
+    query.remove().expect("it has no child");
+    let part = way.part();
+    assert_eq!(core.reclaim.nr_coming_to(tenant.node()), 2);
+    drop(part);
+    let before = core.reclaim.transit_of(tenant.node());
+    assert!(before.lasts(before), "a page of the removed group");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| tenant.charge(Bytes::PAGE).map(drop));
+        thread::sleep(SUSPENDED);
+        assert!(!waiting.is_finished(), "it has not waited");
+        drop(charge);
+        drop(way);
+        waiting.join().expect("no panic").expect("it has waited");
+    });
+    for _ in 0..2 {
+        let now = core.reclaim.transit_of(tenant.node());
+        assert!(now.has_more_arrivals(before) && !before.lasts(now));
+        child("after").remove().expect("it has no child");
+    }
+}
+
+#[test]
 fn a_fault_waits_for_a_frame_that_is_on_its_way() {
     // Goal: the same when frames are short. Method: a fault holds all frames for 50 ms; beside it
     // is another fault that itself waits for a frame and must not be waited for.

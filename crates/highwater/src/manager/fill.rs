@@ -341,10 +341,9 @@ impl<'a> Fills<'a> {
             let run: Vec<_> = self.filling.drain(..part).collect();
             let charge = self.charge.as_mut().expect("as many pages as are filled");
             let charge = charge.split(self.source.bytes_of(run.len()));
-            let way = self.core.reclaim.page_on_its_way(self.source.group);
-            way.note_paid();
             let source = self.source.for_flight();
-            flights.push(Flight::new(source, run, charge, way.detach()));
+            let way = self.way.part().detach();
+            flights.push(Flight::new(source, run, charge, way));
         }
         flights
     }

@@ -65,6 +65,33 @@ impl fmt::Debug for OnItsWay<'_> {
     }
 }
 
+impl<'a> OnItsWay<'a> {
+    fn begin(reclaim: &'a Reclaim, lruvec: Option<LruvecRef>) -> Self {
+        ALIVE.set(ALIVE.get() + 1);
+        let way = Self {
+            reclaim,
+            lruvec,
+            stage: Cell::new(Stage::Nowhere),
+            is_paid: Cell::new(false),
+        };
+        way.count_as(Stage::Framed);
+        way
+    }
+
+    /// Marks a part of the pages, which are charged, as in transit by itself; also if the group was
+    /// removed meanwhile.
+    #[must_use = "the pages are in transit until this is dropped"]
+    pub fn part(&self) -> Self {
+        debug_assert!(
+            self.is_paid.get(),
+            "pages are charged before they are parted"
+        );
+        let part = Self::begin(self.reclaim, self.lruvec.clone());
+        part.note_paid();
+        part
+    }
+}
+
 impl OnItsWay<'_> {
     /// Records that the pages are charged: their end counts as an arrival from now on.
     pub fn note_paid(&self) {
@@ -215,15 +242,7 @@ impl Reclaim {
     /// page of a group makes its lists, under that lock for writing.
     #[must_use = "the pages are in transit until this is dropped"]
     pub fn page_on_its_way(&self, group: &GroupNode) -> OnItsWay<'_> {
-        ALIVE.set(ALIVE.get() + 1);
-        let way = OnItsWay {
-            reclaim: self,
-            lruvec: self.lruvecs.of_or_new(group),
-            stage: Cell::new(Stage::Nowhere),
-            is_paid: Cell::new(false),
-        };
-        way.count_as(Stage::Framed);
-        way
+        OnItsWay::begin(self, self.lruvecs.of_or_new(group))
     }
 
     /// Makes pages that were [detached](OnItsWay::detach) this thread's.
@@ -303,11 +322,9 @@ impl Reclaim {
     }
 
     fn coming(&self, target: &GroupNode, want: Want) -> Coming {
-        let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(target);
         let (nr_coming, nr_arrived) =
             self.lruvecs
-                .fold_of(in_target, (0, 0), |(coming, arrived), lruvec| {
-                    let state = lruvec.transit.load();
+                .fold_transit(target, (0, 0), |(coming, arrived), state| {
                     let here = match want {
                         Want::Room => state.nr_charged(),
                         Want::Frame => state.nr_framed(),

@@ -13,7 +13,7 @@ use super::stats::signed;
 use super::transit::{Transit, note_in_hand};
 use crate::group::{GroupNode, StatItem};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{LockClass, Mutex, MutexGuard, Rank};
+use crate::sync::{Arc, LockClass, Mutex, MutexGuard, Rank};
 
 /// Class of every lruvec's lock.
 pub(super) static LRUVEC_LOCK: LockClass = LockClass::new("lruvec", Rank::Lruvec);
@@ -75,7 +75,7 @@ pub(super) struct Lruvec {
     /// Isolated pages that were put back or freed so far, of both types. As `nr_isolated`.
     nr_settled: AtomicU64,
     /// Pages that are charged to the group and not on a list yet.
-    pub(super) transit: Transit,
+    pub(super) transit: Arc<Transit>,
     /// Number of requests that wait for pages here or below to arrive.
     /// Written by: those. Read by: threads whose pages arrive. Publishes: nothing.
     nr_awaiting: AtomicU64,
@@ -107,7 +107,7 @@ impl Lruvec {
             nr_evicted: AtomicU64::new(0),
             nr_isolated: Default::default(),
             nr_settled: AtomicU64::new(0),
-            transit: Transit::default(),
+            transit: Arc::default(),
             nr_awaiting: AtomicU64::new(0),
             policy_states: [
                 PolicyState::starting_at(clock),

@@ -9,8 +9,9 @@ use super::policy::EvictionPolicy;
 use super::recency::Places;
 use super::shadow::{AgeUnit, OWNERS_MAX};
 use super::sizes::ListSizes;
+use super::transit::{Departed, TransitState};
 use crate::cache::{PageCache, PageFlag, PageKey};
-use crate::group::{GroupNode, GroupTree, KeptData};
+use crate::group::{GroupKey, GroupNode, GroupTree, KeptData};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{GroupId, Pages, Pfn};
@@ -22,11 +23,45 @@ pub(super) struct Lruvecs {
     pub(super) links: Links,
     /// The places of pages in the order of accesses, if the policy is bounded by LRU.
     pub(super) places: Option<Places>,
-    /// By group number.
-    table: RwLock<Vec<LruvecPlace>>,
+    table: RwLock<Table>,
     /// Lists that were made so far.
     /// Written by and read under: the table's lock. Publishes: nothing.
     nr_made: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By group number.
+    places: Vec<LruvecPlace>,
+    /// Removed groups whose pages may be in transit, or have been until another was removed.
+    departed: Vec<Departed>,
+}
+
+impl Table {
+    /// Iterates over the lists, in order of group number.
+    fn lists(&self) -> impl Iterator<Item = &LruvecRef> {
+        self.places.iter().filter_map(|place| place.lists.as_ref())
+    }
+
+    /// Keeps the transit of lists that were taken from the table, and lets go of what is over. The
+    /// sum over each subtree stays as it is.
+    fn depart(&mut self, former: &Lruvec) {
+        let Self { places, departed } = self;
+        departed.retain(|departed| {
+            let is_over = departed.is_over();
+            if is_over {
+                let lists = |key: &GroupKey| places[key.id().index()].lists.as_deref();
+                let heir = departed
+                    .path()
+                    .iter()
+                    .find_map(|key| lists(key).filter(|lruvec| lruvec.group().key() == *key));
+                let heir = heir.expect("the root's lists are never removed");
+                heir.transit.inherit(departed.load());
+            }
+            !is_over
+        });
+        departed.push(Departed::new(former.group(), &former.transit));
+    }
 }
 
 /// A group number's place in the table.
@@ -91,7 +126,7 @@ impl Lruvecs {
         Self {
             links: Links::new(frames),
             places: None,
-            table: RwLock::new(&TABLE_LOCK, Vec::new()),
+            table: RwLock::new(&TABLE_LOCK, Table::default()),
             nr_made: AtomicU32::new(0),
         }
     }
@@ -137,10 +172,10 @@ impl Lruvecs {
             return None;
         }
         let index = group.id().index();
-        if table.len() <= index {
-            table.resize_with(index + 1, LruvecPlace::default);
+        if table.places.len() <= index {
+            table.places.resize_with(index + 1, LruvecPlace::default);
         }
-        let place = &mut table[index];
+        let place = &mut table.places[index];
         if let Some(made) = &place.lists
             && made.group() == group
         {
@@ -153,6 +188,7 @@ impl Lruvecs {
         let new = Arc::new(Lruvec::new(named, parent, place.next_clock));
         place.lists = Some(Arc::clone(&new));
         if let Some(former) = former {
+            table.depart(&former);
             // A number is reused once nothing is charged to its former group, possibly before the
             // thread that removes that group takes its lists.
             assert!(
@@ -172,9 +208,11 @@ impl Lruvecs {
     pub(super) fn remove(&self, group: &GroupNode) -> Option<LruvecRef> {
         debug_assert!(group.parent_id().is_some(), "the root's lists are removed");
         let mut table = self.table.write();
-        let place = table.get_mut(group.id().index())?;
+        let place = table.places.get_mut(group.id().index())?;
         let is_its = place.lists.as_ref().is_some_and(|it| it.group() == group);
-        is_its.then(|| place.take(self.clock_gap())).flatten()
+        let former = is_its.then(|| place.take(self.clock_gap())).flatten()?;
+        table.depart(&former);
+        Some(former)
     }
 
     /// Returns more ticks than the longest active list has pages, and than reclaimers that still
@@ -184,7 +222,7 @@ impl Lruvecs {
     }
 
     pub(super) fn get(&self, group: GroupId) -> Option<LruvecRef> {
-        self.table.read().get(group.index())?.lists.clone()
+        self.table.read().places.get(group.index())?.lists.clone()
     }
 
     /// Returns the lists of a group, unless it was removed or never had a page.
@@ -195,11 +233,7 @@ impl Lruvecs {
 
     /// Returns every group's lists, in order of group number.
     pub(super) fn live(&self) -> Vec<LruvecRef> {
-        let table = self.table.read();
-        table
-            .iter()
-            .filter_map(|place| place.lists.clone())
-            .collect()
+        self.table.read().lists().cloned().collect()
     }
 
     /// Returns the pages on the lists of the groups that `accept` selects.
@@ -236,20 +270,25 @@ impl Lruvecs {
         part: impl Fn(&Lruvec) -> T,
     ) -> T {
         let table = self.table.read();
-        let lists = table.iter().filter_map(|place| place.lists.as_deref());
-        lists.filter(|lruvec| accept(lruvec)).map(part).sum()
+        let lists = table.lists().filter(|lruvec| accept(lruvec));
+        lists.map(|lruvec| part(lruvec)).sum()
     }
 
-    /// Folds `step` over the groups that `accept` selects.
-    pub(super) fn fold_of<T>(
+    /// Folds `step` over the transit of a group and its descendants, removed ones included.
+    pub(super) fn fold_transit<T>(
         &self,
-        accept: impl Fn(&Lruvec) -> bool,
+        target: &GroupNode,
         start: T,
-        step: impl Fn(T, &Lruvec) -> T,
+        step: impl Fn(T, TransitState) -> T,
     ) -> T {
         let table = self.table.read();
-        let lists = table.iter().filter_map(|place| place.lists.as_deref());
-        lists.filter(|lruvec| accept(lruvec)).fold(start, step)
+        let lists = table.lists().filter(|it| it.is_in_subtree_of(target));
+        let departed = table.departed.iter();
+        let departed = departed.filter(|it| it.is_in_subtree_of(target));
+        let transit = lists.map(|lruvec| lruvec.transit.load());
+        transit
+            .chain(departed.map(Departed::load))
+            .fold(start, step)
     }
 
     /// Returns the next lists at or after a place in the table, wrapping around once.
@@ -259,9 +298,9 @@ impl Lruvecs {
         accept: impl Fn(&Lruvec) -> bool,
     ) -> Option<(usize, LruvecRef)> {
         let table = self.table.read();
-        let len = table.len();
+        let len = table.places.len();
         (0..len).map(|step| (at + step) % len).find_map(|index| {
-            let lruvec = table[index]
+            let lruvec = table.places[index]
                 .lists
                 .as_ref()
                 .filter(|lruvec| accept(lruvec))?;

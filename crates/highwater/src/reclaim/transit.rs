@@ -9,10 +9,14 @@
 //!   is in an add batch, or after its charge and its frame were released: that is an arrival as
 //!   well, of room.
 //! - An attempt to charge that is refused takes its count back: it is no arrival.
+//! - The word of a removed group stays ([`Departed`]) as long as threads may change it: its pages in
+//!   transit still fill the groups above.
 
 use std::cell::Cell;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::group::{GroupKey, GroupNode};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 const COUNT_BITS: u32 = 22;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
@@ -67,6 +71,53 @@ impl Transit {
             from < Stage::Framed || before.nr_framed() > 0,
             "this thread was counted as having a frame"
         );
+    }
+}
+
+impl Transit {
+    /// Counts the arrivals of a group that is not counted itself any more.
+    pub(super) fn inherit(&self, last: TransitState) {
+        // Release. Pairs with: `load`, as in `step`.
+        self.0
+            .fetch_add(last.nr_arrived() * ONE_ARRIVED, Ordering::Release);
+    }
+}
+
+/// The transit of a removed group.
+#[derive(Debug)]
+pub(super) struct Departed {
+    /// The keys of the group and its ancestors. No handles, which would keep their data.
+    path: Box<[GroupKey]>,
+    transit: Arc<Transit>,
+}
+
+impl Departed {
+    pub(super) fn new(group: &GroupNode, transit: &Arc<Transit>) -> Self {
+        let up = std::iter::successors(Some(group.clone()), GroupNode::parent);
+        Self {
+            path: up.map(|group| group.key()).collect(),
+            transit: Arc::clone(transit),
+        }
+    }
+
+    pub(super) fn path(&self) -> &[GroupKey] {
+        &self.path
+    }
+
+    pub(super) fn is_in_subtree_of(&self, target: &GroupNode) -> bool {
+        self.path.contains(&target.key())
+    }
+
+    pub(super) fn load(&self) -> TransitState {
+        self.transit.load()
+    }
+
+    /// Returns whether no thread can change it any more.
+    pub(super) fn is_over(&self) -> bool {
+        let is_over = Arc::strong_count(&self.transit) == 1;
+        // Acquire. Pairs with: the release of the last other reference, after its changes.
+        fence(Ordering::Acquire);
+        is_over
     }
 }
 
