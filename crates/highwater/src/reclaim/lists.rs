@@ -167,7 +167,8 @@ impl LruList {
 }
 
 /// A frame's link: the next and previous frame, valid while it is on a list, and the list's word.
-/// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
+/// Written by and read under: the lruvec lock of the page's group. The word is also read under the
+/// locks of other groups, and publishes the page's group.
 type Link = (AtomicU32, AtomicU32, AtomicU8);
 
 /// The links of all frames.
@@ -233,7 +234,7 @@ impl Lists {
     }
 }
 
-// Relaxed throughout below: links are touched only under their lruvec's lock.
+// Relaxed below, where no comment says otherwise: links are touched only under their lruvec's lock.
 impl Links {
     pub(super) fn new(frames: Pages) -> Self {
         let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
@@ -252,9 +253,17 @@ impl Links {
         self.0.len()
     }
 
-    /// Returns the list that a page is on.
+    /// Returns the list that a page is on. If its group is read afterwards, that is the list's, or
+    /// one that the page had later.
     pub(super) fn list_of(&self, pfn: Pfn) -> Option<LruList> {
-        LruList::of_word(self.0[pfn.index()].2.load(Ordering::Relaxed))
+        // Acquire. Pairs with: `store_list`.
+        LruList::of_word(self.0[pfn.index()].2.load(Ordering::Acquire))
+    }
+
+    /// Stores the word of a page's list.
+    fn store_list(word: &AtomicU8, to: LruList, order: Order) {
+        // Release. Pairs with: `list_of`. The page's group was set before it is put on a list.
+        word.store(to.word(order), Ordering::Release);
     }
 
     /// Puts a page, whose frame is of `order`, at the head.
@@ -262,7 +271,7 @@ impl Links {
         let (next, prev, word) = &self.0[pfn.index()];
         assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
         let list = &mut lists.lists[to as usize];
-        word.store(to.word(order), Ordering::Relaxed);
+        Self::store_list(word, to, order);
         prev.store(NIL, Ordering::Relaxed);
         next.store(list.head, Ordering::Relaxed);
         match self.prev(list.head) {
@@ -279,7 +288,7 @@ impl Links {
         let (next, prev, word) = &self.0[pfn.index()];
         assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
         let list = &mut lists.lists[to as usize];
-        word.store(to.word(order), Ordering::Relaxed);
+        Self::store_list(word, to, order);
         next.store(NIL, Ordering::Relaxed);
         prev.store(list.tail, Ordering::Relaxed);
         match self.next(list.tail) {

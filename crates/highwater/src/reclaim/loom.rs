@@ -325,6 +325,34 @@ fn a_page_whose_group_goes_while_it_is_looked_at_is_in_one_order() {
     });
 }
 
+#[test]
+fn a_page_is_found_on_the_lists_of_its_own_group_alone() {
+    // Goal: a thread that has one group's lists locked finds no page of another there, whose frame
+    // was the group's before. Method: a frame changes its group and goes to the other's list,
+    // beside a lookup under the former's lock.
+    model(|| {
+        let child = |groups: &GroupTree| groups.root().child("c", Limits::default()).unwrap();
+        let scene = Arc::new(Scene::new(child));
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            let root = other.groups.root();
+            other.cache.set_group(PFN, root.id());
+            let place = [(PFN, Placement::Inactive)];
+            other
+                .lruvecs
+                .add_all(&other.cache, &other.lists(&root), place);
+        });
+        let lruvec = scene.lists(&scene.payer);
+        let lists = lruvec.lock();
+        let found = scene
+            .lruvecs
+            .list_within(&scene.cache, &lruvec, &lists, PFN);
+        assert_eq!(found, None);
+        drop(lists);
+        other.join().unwrap();
+    });
+}
+
 /// A dirty page of a writable file in frame 0, on the inactive list.
 struct Dirty {
     memory: Arc<FrameMemory>,

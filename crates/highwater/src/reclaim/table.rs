@@ -413,7 +413,7 @@ impl Lruvecs {
     ) -> Option<LruList> {
         // The page may have been passed to the parent since its group was read, and the number to
         // another group. The frame may also be another group's, on whose lists it is: its group is
-        // read on both sides of the lookup.
+        // read on both sides of the lookup, which acquires it.
         let is_its = || cache.group_of(pfn) == lruvec.group().id();
         if lists.is_dead || !is_its() {
             return None;
