@@ -362,7 +362,7 @@ impl ReplayArguments {
             Ok(jsons) => jsons,
             Err(e) => return unusable(format_args!("cannot write the report: {e}")),
         };
-        let median = outcomes.len() / 2;
+        let median = leaves::middle(outcomes.len());
         let spread = (outcomes.len() > 1).then(|| Repeated {
             runs: outcomes.len(),
             spread: leaves::spread(&jsons),

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::counts::{RepeatedCounts, is_time};
 use super::leaves::{self, Range, Spread};
 use super::page::{Mood, Page};
+use super::settings::{self, Settings};
 use super::table::{Cell, Line, table};
 use super::{Envelope, Kind};
 
@@ -63,8 +64,7 @@ pub(crate) struct Runs {
 /// One run, or repeated runs, of one thing.
 #[derive(Debug)]
 struct Side {
-    /// The last of the runs.
-    run: Value,
+    settings: Settings,
     /// Figures by their paths: medians if the runs are repeated.
     figures: BTreeMap<String, f64>,
     spread: Spread,
@@ -99,7 +99,7 @@ impl Runs {
         Ok(Self {
             kind,
             sides: sides
-                .filter_map(|(name, runs)| Some((name, Side::new(kind, runs)?)))
+                .filter_map(|(name, runs)| Some((name, Side::new(kind, &runs)?)))
                 .collect(),
         })
     }
@@ -107,18 +107,18 @@ impl Runs {
 
 impl Side {
     /// `None` without a run.
-    fn new(kind: &str, mut runs: Vec<Value>) -> Option<Self> {
+    fn new(kind: &str, runs: &[Value]) -> Option<Self> {
         // A run may lack a figure: a check that was not measurable, a latency without a sample. One
         // that a single run has was measured once.
-        let repeated = (runs.len() > 1).then(|| leaves::spread_of_at_least(2, &runs));
-        let all = leaves::spread_of_at_least(1, &runs);
+        let repeated = (runs.len() > 1).then(|| leaves::spread_of_at_least(2, runs));
+        let all = leaves::spread_of_at_least(1, runs);
         let medians = all.into_iter().map(|(path, range)| (path, range.median));
         let figures = medians.collect();
-        let run = runs.pop()?;
+        let run = runs.last()?;
         Some(Self {
-            spread: repeated.unwrap_or_else(|| spread(&run)),
-            counts: RepeatedCounts::of(kind, &run),
-            run,
+            settings: settings::of(runs),
+            spread: repeated.unwrap_or_else(|| spread(run)),
+            counts: RepeatedCounts::of(kind, run),
             figures,
         })
     }
@@ -189,8 +189,8 @@ impl Comparison {
     /// Compares two sides and adds their differences under names that begin with `prefix`.
     fn add(&mut self, prefix: &str, of_a: &Side, of_b: &Side) {
         let named = |(name, a, b)| (format!("{prefix}{name}"), a, b);
-        self.settings
-            .extend(settings(&of_a.run, &of_b.run).into_iter().map(named));
+        let settings = settings::differing(&of_a.settings, &of_b.settings);
+        self.settings.extend(settings.into_iter().map(named));
         let figures: BTreeSet<_> = of_a.figures.keys().chain(of_b.figures.keys()).collect();
         for figure in figures {
             let [a, b] = [of_a, of_b].map(|side| side.figures.get(figure).copied());
@@ -263,79 +263,6 @@ fn meaning(sides: [(Option<f64>, Option<&Range>); 2]) -> Meaning {
         true => Meaning::Noise,
         false => apart,
     }
-}
-
-/// Returns the settings and verdicts that differ, sorted by name.
-fn settings(a: &Value, b: &Value) -> Vec<(String, String, String)> {
-    let [of_a, of_b] = [a, b].map(settings_of);
-    let text = |value: Option<&Value>| match value {
-        None => "none".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(value) => value.to_string(),
-    };
-    let names: BTreeSet<&String> = of_a.keys().chain(of_b.keys()).collect();
-    let sides = names
-        .into_iter()
-        .map(|name| (name, of_a.get(name), of_b.get(name)));
-    let differing = sides.filter(|(_, a, b)| a != b);
-    differing
-        .map(|(name, a, b)| (name.clone(), text(a), text(b)))
-        .collect()
-}
-
-/// Returns texts, the fields that describe the set-up, the traces, and the verdicts of checks.
-fn settings_of(run: &Value) -> BTreeMap<String, Value> {
-    let mut settings = BTreeMap::new();
-    for (name, value) in run.as_object().into_iter().flatten() {
-        let is_setup = ["seed", "machine", "knobs", "config", "runs"].contains(&name.as_str());
-        match value {
-            Value::Object(fields) if is_setup => {
-                let named =
-                    |(field, value): (&String, &Value)| (format!("{name}.{field}"), value.clone());
-                settings.extend(fields.iter().map(named));
-            }
-            Value::Array(_) | Value::Object(_) => {}
-            // Remarks on a run, rather than its set-up.
-            _ if name.starts_with("note") => {}
-            _ if is_setup || value.is_string() => {
-                settings.insert(name.clone(), value.clone());
-            }
-            _ => {}
-        }
-    }
-    settings.extend(verdicts(run));
-    settings.extend(traces(run));
-    settings
-}
-
-/// Returns the trace of each tenant of a replay or of curves: its name, and the beginning of its
-/// digest where that is known.
-fn traces(run: &Value) -> Vec<(String, Value)> {
-    let tenants = run.get("tenants").and_then(Value::as_array);
-    let trace = |tenant: &Value| {
-        let of = format!("trace of {}", tenant.get("name")?.as_str()?);
-        let trace = tenant.get("trace")?;
-        let name = trace.as_str().or_else(|| trace.get("name")?.as_str())?;
-        let digest = trace.get("sha256").and_then(Value::as_str);
-        let digest = digest.and_then(|digest| digest.get(..12));
-        let digest = digest.map(|digest| format!(" (sha256 {digest}...)"));
-        Some((of, format!("{name}{}", digest.unwrap_or_default()).into()))
-    };
-    tenants.into_iter().flatten().filter_map(trace).collect()
-}
-
-/// Returns the checks of a run of `lab` or `host` with their verdicts.
-fn verdicts(run: &Value) -> Vec<(String, Value)> {
-    let checks = run.get("checks").and_then(Value::as_array);
-    let verdict = |check: &Value| {
-        let name = check.get("name").or(check.get("title"))?.as_str()?;
-        let verdict = match check.get("pass").and_then(Value::as_bool) {
-            Some(pass) => Value::from(if pass { "holds" } else { "fails" }),
-            None => check.get("verdict")?.clone(),
-        };
-        Some((format!("check: {name}"), verdict))
-    };
-    checks.into_iter().flatten().filter_map(verdict).collect()
 }
 
 /// Wraps a comparison.
@@ -558,6 +485,16 @@ mod tests {
         let found = compared(&a[2..], &b).expect("y is common");
         assert_eq!(meanings(&found), want[1..]);
         assert_eq!(found.settings[0].0, "x");
+    }
+
+    // Symptom: the verdicts of repeated runs were those of the last one.
+    #[test]
+    fn a_check_of_repeated_runs_holds_if_it_does_in_each() {
+        let [holds, fails] = [Check::Holds, Check::Fails].map(|verdict| outcome("x", 1.0, verdict));
+        let b = [holds.clone(), holds.clone()];
+        let found = compared(&[fails, holds], &b).expect("one kind");
+        let setting = ["check: c", "fails", "holds"].map(str::to_owned);
+        assert_eq!(found.settings, [setting.into()]);
     }
 
     // Symptom: a figure that one of several runs lacks was that of the last run alone, or missing.

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::Envelope;
 use super::axis::{Axis, Scale};
+use super::leaves::Range;
 use super::machine::Machine;
 use super::page::{Mood, Page, grid};
 use super::rows::{self, Rows};
@@ -240,11 +241,12 @@ fn merge(runs: Vec<Ran>) -> Option<Ran> {
             .collect();
         for (name, value) in &mut row.figures {
             let numbers = (others.iter()).filter_map(|other| other.figures.get(name)?.as_f64());
-            let mut values: Vec<f64> = value.as_f64().into_iter().chain(numbers).collect();
-            values.sort_by(f64::total_cmp);
-            if let [low, .., high] = values[..] {
+            let values: Vec<f64> = value.as_f64().into_iter().chain(numbers).collect();
+            if values.len() > 1
+                && let Some(Range { low, median, high }) = Range::of(values)
+            {
                 row.ranges.insert(name.clone(), [low, high]);
-                *value = values[(values.len() - 1) / 2].into();
+                *value = median.into();
             }
         }
     }
@@ -444,5 +446,12 @@ mod tests {
             assert_eq!(row.figures["time_ns"], 2.0, "the median");
             assert_eq!(row.ranges["time_ns"], [1.0, 3.0]);
         }
+        // Symptom: of two runs, the median here was the lower, where that of a comparison is the
+        // upper.
+        let two = [("1 ns", 3), ("1 ns", 1)].map(|(said, time)| ran("one", said, time));
+        let row = &merged(two.into())[0].outcome.rows[0];
+        let times = [3, 1].map(|time| serde_json::json!({"time_ns": time}));
+        let range = super::super::leaves::spread(&times)["time_ns"];
+        assert_eq!(row.figures["time_ns"], range.median);
     }
 }

@@ -19,6 +19,23 @@ pub(crate) struct Range {
     pub(crate) high: f64,
 }
 
+impl Range {
+    /// Returns the range of some values, in any order; `None` without one.
+    pub(super) fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        Some(Self {
+            low: *values.first()?,
+            median: *values.get(middle(values.len()))?,
+            high: *values.last()?,
+        })
+    }
+}
+
+/// Returns the place of the median of so many sorted values: of two, that of the upper one.
+pub(crate) const fn middle(count: usize) -> usize {
+    count / 2
+}
+
 /// Fields that describe the set-up or an element, rather than a result.
 const NO_FIGURES: [&str; 8] = [
     "spread",
@@ -82,19 +99,11 @@ pub(super) fn spread_of_at_least(least: usize, runs: &[Value]) -> Spread {
     for (path, value) in runs.iter().flat_map(of) {
         values.entry(path).or_default().push(value);
     }
-    let range = |mut values: Vec<f64>| {
-        values.sort_by(f64::total_cmp);
-        Some(Range {
-            low: *values.first()?,
-            median: *values.get(values.len() / 2)?,
-            high: *values.last()?,
-        })
-    };
     let often = values
         .into_iter()
         .filter(|(_, values)| values.len() >= least);
     often
-        .filter_map(|(path, values)| Some((path, range(values)?)))
+        .filter_map(|(path, values)| Some((path, Range::of(values)?)))
         .collect()
 }
 

@@ -26,6 +26,7 @@ mod page;
 mod recorded;
 pub(crate) mod replay;
 mod rows;
+mod settings;
 mod table;
 
 use std::fs;

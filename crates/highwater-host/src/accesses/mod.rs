@@ -16,11 +16,11 @@
 //! - A page that faults is looked up again when the fault is retried, and may be in the window of
 //!   `map_pages` that follows: it is counted once.
 //! - A page that a traced buffered write makes dirty is part of that write; so is the first page of
-//!   a folio (2 MiB at most) that the write reaches, since the event of a folio names only that one.
+//!   a folio (2 MiB at most) that the write reaches, since the event of a folio names no other.
 //!
-//! Events of pages that become dirty name the disk in place of the file system's device: the file is
-//! then that of an earlier event with the same inode on a device of the same major number, if there
-//! is exactly one.
+//! Events of pages that become dirty name the disk in place of the file system's device: the file
+//! is then that of an earlier event with the same inode on a device of the same major number, if
+//! there is exactly one.
 //!
 //! Accesses that no event shows: direct I/O, tmpfs, and those of tasks that are not traced, such as
 //! the kernel's write-back.

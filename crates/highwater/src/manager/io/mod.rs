@@ -42,7 +42,7 @@ use super::fill::{Fills, InRead};
 use super::flight::{Flight, Flights, TaskWait, Wanted};
 use super::handler::survive;
 use crate::cache::{FileId, Filling, PageKey};
-use crate::group::GroupNode;
+use crate::group::{GroupNode, KeptData};
 use crate::memmap::{Frame, FrameRing};
 use crate::sync::thread;
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, StatCell, Weak, Woken};
@@ -434,6 +434,8 @@ impl Core {
     /// Makes the first pages of a flight resident, as many as storage has filled, and the others
     /// absent; returns the tasks to wake, when nothing is half landed.
     fn land(&self, flight: Flight, read: Result<usize, ReadError>) -> Woken {
+        // Also those of removed groups above, of which the flight may have the last bytes.
+        let kept = KeptData::new();
         let (remains, mut woken) = Woken::held_by(|| self.end_flight(flight, read));
         let Remains {
             waker,
@@ -443,6 +445,7 @@ impl Core {
         woken.extend(waker);
         survive(|| drop(wanted));
         survive(|| drop(group));
+        survive(|| drop(kept));
         woken
     }
 
