@@ -253,7 +253,7 @@ impl std::task::Wake for Telling {
     }
 }
 
-/// Puts frames into the list of each CPU that the process may use; returns how many lists have some.
+/// Puts frames into the list of each CPU that the process may use; returns how many have some.
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
 fn fill_lists(hw: &Manager) -> usize {
     for cpu in 0..64 {

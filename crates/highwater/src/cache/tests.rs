@@ -366,18 +366,18 @@ fn dirty_pages_of_a_removed_group_count_for_its_parent() {
         let limits = crate::group::Limits::default();
         of.child(name, limits).expect("a new name")
     };
-    let tenant = child(&groups.root(), "tenant");
-    let removed = child(&tenant, "removed");
+    let above = child(&groups.root(), "above");
+    let removed = child(&above, "removed");
     let (mut reads, mut new) = (0, None);
     let payer = dirty::payer_of(&groups, || {
         reads += 1;
         if reads > 1 {
-            return tenant.id();
+            return above.id();
         }
         groups.remove(&removed).expect("it has no child");
-        new = Some(child(&tenant, "new"));
+        new = Some(child(&above, "new"));
         removed.id()
     });
     assert_eq!(new.map(|new| new.id()), Some(removed.id()), "reused");
-    assert_eq!(payer, tenant);
+    assert_eq!(payer, above);
 }

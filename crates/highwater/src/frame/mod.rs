@@ -162,8 +162,8 @@ pub struct FrameCounts {
     /// Frames handed out.
     pub allocated: Pages,
     /// Highest number of frames outside the zones, as seen after each visit to them: those handed
-    /// out, those in per-CPU lists, and those that [`trim`](crate::Manager::trim), or the search for
-    /// a block in a shrunken pool, withholds for a moment. Misses what other threads give back
+    /// out, those in per-CPU lists, and those that [`trim`](crate::Manager::trim), or the search
+    /// for a block in a shrunken pool, withholds for a moment. Misses what other threads give back
     /// between a visit and its look, and while the capacity is being lowered.
     pub peak: Pages,
 }

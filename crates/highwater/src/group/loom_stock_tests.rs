@@ -48,8 +48,8 @@ fn two_groups_share_one_entry() {
     });
 }
 
-// Goal: a group has one live word on a CPU, whichever of two first charges gets the entry: with two,
-// its usage would be known half as well.
+// Goal: a group has one live word on a CPU, whichever of two first charges gets the entry: with
+// two, its usage would be known half as well.
 #[test]
 fn two_first_charges_leave_one_word_live() {
     bounded(Some(2), || {

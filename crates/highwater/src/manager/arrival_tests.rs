@@ -50,28 +50,28 @@ fn a_fault_waits_for_a_page_that_is_only_charged() {
 
 #[test]
 fn a_request_waits_for_pages_of_a_removed_group() {
-    // Symptom: a tenant was refused, or stopped, beside pages that a query of it was reading in
-    // when it was removed. Method: a page of a full tenant's child is in transit for 50 ms, in
-    // which the child is removed, as are others before and after it.
-    let (hw, tenant, _map) = scene(Pages(1));
+    // Symptom: a group was refused, or stopped, beside pages that a child was reading in when that
+    // was removed. Method: a page of a full group's child is in transit for 50 ms, in which the
+    // child is removed, as are others before and after it.
+    let (hw, above, _map) = scene(Pages(1));
     let core = hw.core();
     let child = |name| {
-        let child = tenant.child(name, Limits::default()).expect("a new name");
+        let child = above.child(name, Limits::default()).expect("a new name");
         core.reclaim.add_group(child.node());
         child
     };
     child("before").remove().expect("it has no child");
     let query = child("query");
     let on_its_way = core.charge_on_its_way(query.node(), Bytes::PAGE, slow::Patience::Fault);
-    let (way, charge) = on_its_way.expect("the tenant is empty");
+    let (way, charge) = on_its_way.expect("the group above is empty");
     query.remove().expect("it has no child");
     let part = way.part();
-    assert_eq!(core.reclaim.nr_coming_to(tenant.node()), 2);
+    assert_eq!(core.reclaim.nr_coming_to(above.node()), 2);
     drop(part);
-    let before = core.reclaim.transit_of(tenant.node());
+    let before = core.reclaim.transit_of(above.node());
     assert!(before.lasts(before), "a page of the removed group");
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| tenant.charge(Bytes::PAGE).map(drop));
+        let waiting = scope.spawn(|| above.charge(Bytes::PAGE).map(drop));
         thread::sleep(SUSPENDED);
         assert!(!waiting.is_finished(), "it has not waited");
         drop(charge);
@@ -79,7 +79,7 @@ fn a_request_waits_for_pages_of_a_removed_group() {
         waiting.join().expect("no panic").expect("it has waited");
     });
     for _ in 0..2 {
-        let now = core.reclaim.transit_of(tenant.node());
+        let now = core.reclaim.transit_of(above.node());
         assert!(now.has_more_arrivals(before) && !before.lasts(now));
         child("after").remove().expect("it has no child");
     }

@@ -32,7 +32,7 @@ use crate::sync::atomic::{Ordering, fence};
 use crate::units::{Pages, Pfn};
 
 /// Pages that are evicted together.
-pub(super) const CLUSTER_MAX: usize = 32;
+const CLUSTER_MAX: usize = 32;
 
 impl Lruvecs {
     /// Isolates a page if it is on a list and still has the key.

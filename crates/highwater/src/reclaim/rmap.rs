@@ -30,7 +30,6 @@ use std::collections::HashMap;
 
 use super::Reclaim;
 use super::control::{PassPriority, ScanControl};
-use super::isolate::CLUSTER_MAX;
 use super::lists::PageType;
 use super::stats::StatAccount;
 use crate::cache::{
@@ -43,6 +42,10 @@ use crate::units::{GroupId, Pages, Pfn};
 /// Maximum number of deferred pages of a file. Chosen: two clusters; a holder evicts them in the
 /// time of some tens of its own unmappings.
 pub const DEBT_MAX: usize = 64;
+
+/// Deferred pages that are evicted together: as many as a reclaimer takes of an excess, of which
+/// others may take as well.
+const TOGETHER: usize = DEBT_MAX / 2;
 
 /// Events of reclaim at the reverse map.
 #[derive(Debug, Default)]
@@ -145,8 +148,7 @@ impl Reclaim {
     /// pages; no I/O.
     pub fn settle_deferred(&self, file: &FileEntry) -> u64 {
         let deferred = self.cache.take_deferred(file);
-        // As many at a time as a reclaimer takes of an excess, of which others may take as well.
-        let clusters = deferred.chunks(CLUSTER_MAX);
+        let clusters = deferred.chunks(TOGETHER);
         clusters.map(|cluster| self.settle_cluster(cluster)).sum()
     }
 

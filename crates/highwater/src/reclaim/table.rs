@@ -23,21 +23,21 @@ pub(super) struct Lruvecs {
     pub(super) links: Links,
     /// The places of pages in the order of accesses, if the policy is bounded by LRU.
     pub(super) places: Option<Places>,
-    table: RwLock<Table>,
+    table: RwLock<ListsTable>,
     /// Lists that were made so far.
     /// Written by and read under: the table's lock. Publishes: nothing.
     nr_made: AtomicU32,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ListsTable {
     /// By group number.
     places: Vec<LruvecPlace>,
     /// Removed groups whose pages may be in transit, or have been until another was removed.
     departed: Vec<Departed>,
 }
 
-impl Table {
+impl ListsTable {
     /// Iterates over the lists, in order of group number.
     fn lists(&self) -> impl Iterator<Item = &LruvecRef> {
         self.places.iter().filter_map(|place| place.lists.as_ref())
@@ -126,7 +126,7 @@ impl Lruvecs {
         Self {
             links: Links::new(frames),
             places: None,
-            table: RwLock::new(&TABLE_LOCK, Table::default()),
+            table: RwLock::new(&TABLE_LOCK, ListsTable::default()),
             nr_made: AtomicU32::new(0),
         }
     }

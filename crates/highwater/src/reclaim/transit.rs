@@ -9,8 +9,8 @@
 //!   is in an add batch, or after its charge and its frame were released: that is an arrival as
 //!   well, of room.
 //! - An attempt to charge that is refused takes its count back: it is no arrival.
-//! - The word of a removed group stays ([`Departed`]) as long as threads may change it: its pages in
-//!   transit still fill the groups above.
+//! - The word of a removed group stays ([`Departed`]) as long as threads may change it: its pages
+//!   in transit still fill the groups above.
 
 use std::cell::Cell;
 

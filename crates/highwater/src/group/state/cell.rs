@@ -270,10 +270,8 @@ impl InFlight {
 }
 
 /// The token words of one CPU of one group, on their own pair of cache lines.
-// Of the size of a pair, but not aligned to one: the C library would place such blocks 256 bytes
-// apart, where all words of a machine of many CPUs meet in a quarter of the sets of a cache.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub(in crate::group) struct Words {
     /// Tokens that are reserved on the group and on every ancestor.
     pub(in crate::group) chain: Cell,
@@ -286,20 +284,11 @@ pub(in crate::group) struct Words {
     /// by: creation, removal, and threads that make a word live. Read by: charges, beside the
     /// tokens that they take. Publishes: nothing.
     incarnation: AtomicU64,
-    _apart: Apart,
-}
-
-/// What fills the pair of lines.
-#[derive(Debug, Default)]
-struct Apart {
-    _unused: [u64; 8],
 }
 
 // A charge reads one line.
 #[cfg(not(loom))]
-const _: () = assert!(
-    std::mem::offset_of!(Words, incarnation) + size_of::<u64>() <= 64 && size_of::<Words>() == 128
-);
+const _: () = assert!(std::mem::offset_of!(Words, incarnation) + size_of::<u64>() <= 64);
 
 /// The number of words that no CPU has yet.
 const NOBODY: u64 = u64::MAX;
@@ -312,7 +301,6 @@ impl Words {
             own: Cell::new(gates, index),
             index: AtomicU64::new(index as u64),
             incarnation: AtomicU64::new(0),
-            _apart: Apart::default(),
         }
     }
 
@@ -323,7 +311,6 @@ impl Words {
             own: Cell(gates.word_to_give(RETIRED)),
             index: AtomicU64::new(NOBODY),
             incarnation: AtomicU64::new(0),
-            _apart: Apart::default(),
         }
     }
 
