@@ -36,8 +36,9 @@ pub enum Throttling {
     #[default]
     Report,
     /// The charging thread sleeps, in faults too, until the group is back below its `high` or the
-    /// delay is over, at most 2 s. A poll never sleeps: an awaited charge returns its delay, and an
-    /// asynchronous read none.
+    /// delay is over, at most 2 s; a fault that reads ahead at most twice, for its page and for the
+    /// others. A poll never sleeps: an awaited charge returns its delay, and an asynchronous read
+    /// none.
     Sleep,
 }
 

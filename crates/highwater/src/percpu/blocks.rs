@@ -98,6 +98,14 @@ impl<T, const NEAR: usize> Blocks<T, NEAR> {
             let Some(chunk) = chunk.filter(|_| cpus != 0) else {
                 continue;
             };
+            // Most often all; half as many instructions.
+            if cpus == u16::MAX {
+                chunk
+                    .iter()
+                    .filter_map(Published::get)
+                    .for_each(&mut *visit);
+                continue;
+            }
             while cpus != 0 {
                 if let Some(block) = chunk[cpus.trailing_zeros() as usize % CHUNK].get() {
                     visit(block);

@@ -270,8 +270,10 @@ impl InFlight {
 }
 
 /// The token words of one CPU of one group, on their own pair of cache lines.
+// Not aligned to 128: the C library would place such blocks 256 bytes apart, and the words of a
+// machine of many CPUs would meet in a quarter of a cache's sets.
 #[derive(Debug)]
-#[repr(C, align(128))]
+#[repr(C, align(64))]
 pub(in crate::group) struct Words {
     /// Tokens that are reserved on the group and on every ancestor.
     pub(in crate::group) chain: Cell,
@@ -284,6 +286,7 @@ pub(in crate::group) struct Words {
     /// by: creation, removal, and threads that make a word live. Read by: charges, beside the
     /// tokens that they take. Publishes: nothing.
     incarnation: AtomicU64,
+    _apart: [u64; 8],
 }
 
 // A charge reads one line.
@@ -296,21 +299,21 @@ const NOBODY: u64 = u64::MAX;
 impl Words {
     /// Returns the words of CPU number `index` of a group, retired.
     pub(in crate::group) fn new(gates: Gates, index: usize) -> Self {
-        Self {
-            chain: Cell::new(gates, index),
-            own: Cell::new(gates, index),
-            index: AtomicU64::new(index as u64),
-            incarnation: AtomicU64::new(0),
-        }
+        Self::of(|| Cell::new(gates, index), index as u64)
     }
 
     /// Returns words, retired, that are yet to be given to a CPU.
     pub(in crate::group) fn to_give(gates: Gates) -> Self {
+        Self::of(|| Cell(gates.word_to_give(RETIRED)), NOBODY)
+    }
+
+    fn of(cell: impl Fn() -> Cell, index: u64) -> Self {
         Self {
-            chain: Cell(gates.word_to_give(RETIRED)),
-            own: Cell(gates.word_to_give(RETIRED)),
-            index: AtomicU64::new(NOBODY),
+            chain: cell(),
+            own: cell(),
+            index: AtomicU64::new(index),
             incarnation: AtomicU64::new(0),
+            _apart: [0; 8],
         }
     }
 
