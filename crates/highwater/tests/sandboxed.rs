@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use highwater::lab::percpu::harness::{allowed_cpus, pin, run_on, skipped, this_thread};
+use highwater::units::CpuId;
 use highwater::{
     Access, Background, Backing, BuildError, Bytes, Limits, Manager, Pages, ReadError,
 };
@@ -148,7 +150,7 @@ fn requests_end_with_errors_where_no_barrier_can_be_had() {
     let Some(case) = in_a_process(name, &["EPERM"]) else {
         return;
     };
-    stay_here();
+    pin(this_thread(), allowed_cpus()[0]);
     let hw = support::manager(FRAMES);
     let storage = TestFile::new(FILE_PAGES);
     let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
@@ -187,7 +189,12 @@ fn the_background_thread_goes_on_where_no_other_cpu_can_be_reached() {
     let Some(case) = in_a_process(name, &["EPERM"]) else {
         return;
     };
-    stay_here();
+    let cpus = allowed_cpus();
+    if cpus.len() < 2 {
+        skipped("there is no other CPU");
+        exit(0);
+    }
+    pin(this_thread(), cpus[0]);
     let hw = Manager::builder()
         .capacity(Bytes::mib(64))
         .background(Background::Thread)
@@ -195,9 +202,7 @@ fn the_background_thread_goes_on_where_no_other_cpu_can_be_reached() {
         .unwrap();
     let group = hw.root().child("full", Limits::max(Bytes(1))).unwrap();
     let held = group.charge(Bytes(1)).unwrap();
-    if fill_lists(&hw) < 2 {
-        exit(0);
-    }
+    fill_lists(&hw, &cpus);
     enter_sandbox(
         &[libc::SYS_membarrier, libc::SYS_sched_setaffinity],
         errno_of(&case),
@@ -253,38 +258,18 @@ impl std::task::Wake for Telling {
     }
 }
 
-/// Puts frames into the list of each CPU that the process may use; returns how many have some.
-#[expect(clippy::print_stderr, reason = "a test that skips something says so")]
-fn fill_lists(hw: &Manager) -> usize {
-    for cpu in 0..64 {
-        let pages = || {
+/// Puts frames into the list of each of these CPUs.
+fn fill_lists(hw: &Manager, cpus: &[CpuId]) {
+    for &cpu in cpus {
+        run_on(cpu, || {
             let scratch = hw.space(&hw.root()).map_anon(Pages(512)).unwrap();
             (0..512).for_each(|page| scratch.write(page).unwrap().fill(1));
-        };
-        thread::scope(|scope| scope.spawn(|| pin(cpu).then(pages)).join().map(drop)).unwrap();
+        });
     }
-    let lists = hw.zoneinfo().lists;
-    let nr_filled = lists.iter().filter(|list| list.count > 0).count();
-    if nr_filled < 2 {
-        eprintln!("skipped: there is no other CPU");
-    }
-    nr_filled
-}
-
-/// Pins the thread to its current CPU.
-fn stay_here() {
-    // SAFETY: takes nothing.
-    let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
-    assert!(pin(cpu));
-}
-
-/// Pins the thread to a CPU; returns whether there is such a CPU for the process.
-fn pin(cpu: usize) -> bool {
-    // SAFETY: all zeroes is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: writes the set; the number is below its size, or it panics.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: reads as many bytes as the set has.
-    let rc = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-    rc == 0
+    let filled = hw
+        .zoneinfo()
+        .lists
+        .into_iter()
+        .filter(|list| list.count > 0);
+    assert!(filled.count() >= cpus.len());
 }

@@ -72,9 +72,7 @@ impl Transit {
             "this thread was counted as having a frame"
         );
     }
-}
 
-impl Transit {
     /// Counts the arrivals of a group that is not counted itself any more.
     pub(super) fn inherit(&self, last: TransitState) {
         // Release. Pairs with: `load`, as in `step`.

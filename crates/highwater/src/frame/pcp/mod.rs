@@ -61,7 +61,7 @@ pub use sizes::PcpSizes;
 use super::counters::Events;
 use super::{ListInfo, PcpCounters};
 use crate::memmap::{Frame, FrameMemory};
-use crate::percpu::{Regime, Stacks};
+use crate::percpu::{Locked, Regime, Stacks};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{CachePadded, LockClass, Rank};
 use crate::units::{CpuId, Pages};
@@ -222,19 +222,21 @@ impl PcpLists {
             At::Here => self.stacks.try_lock()?,
             At::On(cpu) => self.stacks.try_lock_on(cpu)?,
         };
-        let beside = self.beside(stack.cpu());
-        Some(LockedList::new(stack, &self.conditions, beside))
+        Some(self.locked(stack))
     }
 
     fn lock(&self, cpu: CpuId) -> LockedList<'_> {
-        let stack = self.stacks.lock_on(cpu);
-        LockedList::new(stack, &self.conditions, self.beside(cpu))
+        self.locked(self.stacks.lock_on(cpu))
     }
 
     /// Like [`lock`](Self::lock); `None` where the system lets the thread reach no other CPU.
     fn reach(&self, cpu: CpuId) -> Option<LockedList<'_>> {
-        let stack = self.stacks.reach(cpu).ok()?;
-        Some(LockedList::new(stack, &self.conditions, self.beside(cpu)))
+        self.stacks.reach(cpu).ok().map(|stack| self.locked(stack))
+    }
+
+    fn locked<'a>(&'a self, stack: Locked<'a, Frame, ListLock>) -> LockedList<'a> {
+        let beside = self.beside(stack.cpu());
+        LockedList::new(stack, &self.conditions, beside)
     }
 
     fn beside(&self, cpu: CpuId) -> &Beside {

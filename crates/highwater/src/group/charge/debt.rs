@@ -96,7 +96,7 @@ impl Groups {
         self.begin(key, slot, cell)?;
         let reserve = |_, slot: &Slot| {
             let ledger = &slot.ledger;
-            let in_turn = |_| ledger.reserve_in_turn(bytes);
+            let in_turn = || ledger.reserve_in_turn(bytes);
             ledger.force_closed(bytes).or_else(in_turn)
         };
         let _ending = Ending(|| cell.end());
@@ -134,7 +134,7 @@ impl Groups {
     /// Reserves at one group, above its maximum if need be; returns the reservations after.
     fn force_at(&self, shape: &TreeShape, at: GroupId, bytes: u64) -> Option<u64> {
         let ledger = &self.slot(at).ledger;
-        if let Ok(reserved) = ledger.reserve_in_turn(bytes) {
+        if let Some(reserved) = ledger.reserve_in_turn(bytes) {
             return Some(reserved);
         }
         self.retire_subtree(shape, at);

@@ -1,6 +1,6 @@
 //! Reserving on the way up from a group: at every group of it, or at none.
 
-use crate::group::state::{Balance, Cell, DEPTH_MAX, GroupKey, Groups, Slot};
+use crate::group::state::{Cell, DEPTH_MAX, GroupKey, Groups, Slot};
 use crate::sync::order_of_seqcst;
 use crate::units::GroupId;
 
@@ -65,14 +65,14 @@ impl Groups {
     pub(super) fn climb_by(
         &self,
         way: Way,
-        reserve: impl Fn(GroupId, &Slot) -> Result<u64, Balance>,
+        reserve: impl Fn(GroupId, &Slot) -> Option<u64>,
         undo: impl Fn(GroupId, &Slot),
     ) -> Result<(), Refusal> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
         for (nth, (group, slot)) in self.way(way).enumerate() {
             match reserve(group, slot) {
-                Ok(reserved) => seen[nth] = reserved,
-                Err(_) => {
+                Some(reserved) => seen[nth] = reserved,
+                None => {
                     for (at, slot) in self.way(way).take(nth) {
                         undo(at, slot);
                     }

@@ -48,8 +48,8 @@
 //! counter for each batch that it evicts; the proposal has no bound on what a CPU parks.
 
 use crate::group::state::{
-    ActingCpu, Balance, Cell, DEPTH_MAX, Ending, GRANT_MAX, GroupKey, Groups, Made, Site, Slot,
-    TokenStock, Word, Words,
+    ActingCpu, Cell, DEPTH_MAX, Ending, GRANT_MAX, GroupKey, Groups, Made, Site, Slot, TokenStock,
+    Word, Words,
 };
 use crate::units::GroupId;
 
@@ -189,8 +189,8 @@ impl Groups {
                 FoundAt::Chain => break,
                 FoundAt::Own => LevelStep::Took,
                 FoundAt::Nowhere => match reserve_with_grant(slot, words, bytes) {
-                    Ok(step) => step,
-                    Err(_) => {
+                    Some(step) => step,
+                    None => {
                         self.undo_steps(id, index, bytes, &steps[..nr_steps]);
                         return Err(Refusal::NoRoom(group));
                     }
@@ -291,11 +291,7 @@ fn take_at(words: &Words, bytes: u64) -> FoundAt {
 
 /// Reserves `bytes` in one ledger, and if there is room a grant for the own word: sized as that of
 /// a refill of the whole chain.
-fn reserve_with_grant(
-    slot: &Slot,
-    words: Option<&Words>,
-    bytes: u64,
-) -> Result<LevelStep, Balance> {
+fn reserve_with_grant(slot: &Slot, words: Option<&Words>, bytes: u64) -> Option<LevelStep> {
     let left = slot.ledger.balance().room().saturating_sub(bytes);
     let share = left / (2 * slot.holders().max(1));
     let grant = GRANT_MAX.min(share);
@@ -305,7 +301,7 @@ fn reserve_with_grant(
         reserved.map(|reserved| LevelStep::Reserved { grant, reserved })
     };
     match step(grant) {
-        Err(_) if grant > 0 => step(0),
+        None if grant > 0 => step(0),
         decided => decided,
     }
 }

@@ -269,7 +269,7 @@ impl InFlight {
     }
 }
 
-/// The token words of one CPU of one group, on their own pair of cache lines.
+/// The token words of one CPU of one group, on two cache lines of their own.
 // Not aligned to 128: the C library would place such blocks 256 bytes apart, and the words of a
 // machine of many CPUs would meet in a quarter of a cache's sets.
 #[derive(Debug)]

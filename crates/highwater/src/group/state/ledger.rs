@@ -122,29 +122,29 @@ impl Ledger {
     /// Reserves `bytes` if that stays within the maximum; returns the reservations after.
     ///
     /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
-    pub(in crate::group) fn reserve(&self, bytes: u64) -> Result<u64, Balance> {
+    pub(in crate::group) fn reserve(&self, bytes: u64) -> Option<u64> {
         self.reserve_if(bytes, Balance::room)
     }
 
     /// Like [`Ledger::reserve`], but ignores waiters: for the charge whose turn it is.
-    pub(in crate::group) fn reserve_in_turn(&self, bytes: u64) -> Result<u64, Balance> {
+    pub(in crate::group) fn reserve_in_turn(&self, bytes: u64) -> Option<u64> {
         self.reserve_if(bytes, Balance::room_in_turn)
     }
 
     /// Like [`Ledger::reserve_in_turn`], leaving `ahead` to the waiters before it.
-    pub(in crate::group) fn reserve_behind(&self, bytes: u64, ahead: u64) -> Result<u64, Balance> {
+    pub(in crate::group) fn reserve_behind(&self, bytes: u64, ahead: u64) -> Option<u64> {
         self.reserve_if(bytes, |balance| balance.room_behind(ahead))
     }
 
-    fn reserve_if(&self, bytes: u64, room: impl Fn(Balance) -> u64) -> Result<u64, Balance> {
+    fn reserve_if(&self, bytes: u64, room: impl Fn(Balance) -> u64) -> Option<u64> {
         let mut word = self.load();
         loop {
             let balance = Balance::new(word, self.max_of(word));
             if bytes > room(balance) {
-                return Err(balance);
+                return None;
             }
             match self.swap(word, word + bytes) {
-                Ok(()) => return Ok(balance.reserved + bytes),
+                Ok(()) => return Some(balance.reserved + bytes),
                 Err(seen) => word = seen,
             }
         }
@@ -154,7 +154,7 @@ impl Ledger {
     /// returns the reservations after.
     ///
     /// Progress: as [`Ledger::force`].
-    pub(in crate::group) fn force_closed(&self, bytes: u64) -> Result<u64, Balance> {
+    pub(in crate::group) fn force_closed(&self, bytes: u64) -> Option<u64> {
         self.reserve_if(bytes, |balance| match balance.is_closed() {
             true => RESERVED_MAX - balance.reserved,
             false => 0,
