@@ -91,6 +91,7 @@ mod none {
 
         absent! {
             sequence add(u64) -> bool;
+            sequence add_between(u64, [u64; 2]) -> bool;
             sequence store([u64; 2]) -> bool;
             sequence load_store([u64; 2], &AtomicU32) -> Option<u32>;
             sequence store_store([u64; 2], (&AtomicU32, u32)) -> bool;

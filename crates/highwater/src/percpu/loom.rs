@@ -62,7 +62,7 @@ fn a_closed_window_gets_no_addition() {
         let shared = Arc::clone(&words);
         let adder = thread::spawn(move || {
             run_on(C0);
-            i64::from(shared.try_add(sequences, 0, 1))
+            i64::from(shared.try_add(sequences, C0, 0, 1))
         });
         run_on(C1);
         assert!(words.exchange_window(8, 1 << 32));

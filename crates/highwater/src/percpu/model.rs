@@ -139,6 +139,26 @@ impl Area {
         is_within.then_some(new)
     }
 
+    pub(super) fn add_between<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        delta: u64,
+        [least, span]: [u64; 2],
+    ) -> bool {
+        let Some(_sequence) = self.begin(on) else {
+            return false;
+        };
+        // Acquire. Pairs with the commits of other sequences.
+        let new = word.load(Ordering::Acquire).wrapping_add(delta);
+        let is_between = new.wrapping_sub(least) < span;
+        if is_between {
+            // Release. Pairs with the loads of other threads.
+            word.store(new, Ordering::Release);
+        }
+        is_between
+    }
+
     pub(super) fn add_both<const DELAY: u32, const AGAIN: i32>(
         self,
         cpu: u32,

@@ -1,7 +1,7 @@
 //! The restartable sequences (rseq) in pseudo-code, the kernel's structures, and how the area is
 //! found.
 //!
-//! Seven sequences on words anywhere, and one for the lab; their clients, the other files of this
+//! Eight sequences on words anywhere, and one for the lab; their clients, the other files of this
 //! module, give them meaning. They differ in what they do before one store commits them:
 //!
 //! ```text
@@ -26,6 +26,10 @@
 //!                                             mask would change
 //!                                                 return not committed
 //!                                             *word = new                 COMMIT
+//!
+//! add_between(on, word, delta, [least, span]) if *word + delta - least >= span    without a sign
+//!                                                 return not committed
+//!                                             *word += delta              COMMIT
 //!
 //! store(on, word, [old, new])                 if *word != old
 //!                                                 return not committed

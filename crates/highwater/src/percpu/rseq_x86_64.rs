@@ -230,6 +230,33 @@ impl Area {
 
     /// See `rseq.rs`.
     #[inline(always)]
+    pub(super) fn add_between<const DELAY: u32, const GUARDED: bool>(
+        self,
+        on: On<'_, GUARDED>,
+        word: &AtomicU64,
+        delta: u64,
+        [least, span]: [u64; 2],
+    ) -> bool {
+        committed!(
+            self, on,
+            [
+                "add {new}, qword ptr [{word}]",
+                "mov {from_least}, {new}",
+                "sub {from_least}, {least}",
+                "cmp {from_least}, {span}",
+                "jae {refused}"
+            ]
+            commit "mov qword ptr [{word}], {new}",
+            word = in(reg) word.as_ptr(),
+            new = inout(reg) delta => _,
+            from_least = out(reg) _,
+            least = in(reg) least,
+            span = in(reg) span,
+        )
+    }
+
+    /// See `rseq.rs`.
+    #[inline(always)]
     pub(super) fn add_both<const DELAY: u32, const AGAIN: i32>(
         self,
         cpu: u32,

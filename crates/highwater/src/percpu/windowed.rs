@@ -13,10 +13,10 @@
 //!
 //! **Invariant (single writer).** Cells are written in one of two ways, fixed by the regime:
 //!
-//! * *Restartable*: by threads that run on the CPU, in a sequence that checks that window and cell
-//!   still are as the sum was computed from, and stores ([`try_add`](Windowed::try_add)). A cell is
-//!   within the width of its base, the base included below and excluded above, after every addition
-//!   that checked both.
+//! * *Restartable*: by threads that run on the CPU, in a sequence that checks that the window still
+//!   is as it was when the base was read, and the sum in it ([`try_add`](Windowed::try_add)). A cell
+//!   is within the width of its base, the base included below and excluded above, after every
+//!   addition that checked both.
 //! * *Atomic*: by any thread, atomically. The addition comes first and the check after it
 //!   ([`add`](Windowed::add)).
 //!
@@ -74,11 +74,18 @@ impl<const N: usize> Windowed<N> {
         }
     }
 
-    /// Adds if the calling thread runs on the CPU, is not interrupted, and the cell stays within
-    /// the window; returns whether it was added. Never in the atomic regime.
+    /// Adds if the calling thread runs on `cpu`, which must be that of these cells, is not
+    /// interrupted, and the cell stays within the window; returns whether it was added. Never in
+    /// the atomic regime.
     #[inline]
-    pub(crate) fn try_add(&self, sequences: Sequences, word: usize, delta: i64) -> bool {
-        self.try_add_delayed::<0>(sequences, word, delta)
+    pub(crate) fn try_add(
+        &self,
+        sequences: Sequences,
+        cpu: CpuId,
+        word: usize,
+        delta: i64,
+    ) -> bool {
+        self.try_add_delayed::<0>(sequences, cpu, word, delta)
     }
 
     /// Like [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where an
@@ -87,24 +94,21 @@ impl<const N: usize> Windowed<N> {
     pub(super) fn try_add_delayed<const DELAY: u32>(
         &self,
         sequences: Sequences,
+        cpu: CpuId,
         word: usize,
         delta: i64,
     ) -> bool {
         let Some(area) = sequences.area() else {
             return false;
         };
-        let (window, pair) = (self.window(), &self.pairs[word]);
-        // Relaxed: the sequence checks it.
-        let old = pair.cell.load(Ordering::Relaxed);
-        let new = old.wrapping_add(delta.cast_unsigned());
+        // The caller has found the cells by their CPU, and has it in a register.
+        debug_assert_eq!(cpu, self.cpu, "cells of another CPU");
+        let (window, cell) = (self.window(), &self.pairs[word].cell);
         let width = window & u64::from(u32::MAX);
-        let from_least = new
-            .wrapping_sub(self.base(word).cast_unsigned())
-            .wrapping_add(width);
-        // In the restartable regime only this sequence writes the cell, and always on this CPU; in
-        // the other no thread runs on the CPU that is named there.
-        let on = On::guarded(self.cpu.0, &self.window, window);
-        from_least < 2 * width && area.store::<DELAY, _>(on, &pair.cell, [old, new])
+        let least = self.base(word).cast_unsigned().wrapping_sub(width);
+        // In the restartable regime only this sequence writes the cell, and always on this CPU.
+        let on = On::guarded(cpu.0, &self.window, window);
+        area.add_between::<DELAY, _>(on, cell, delta.cast_unsigned(), [least, 2 * width])
     }
 
     /// Returns when no thread is in an addition that has read the window before the call, other
@@ -252,8 +256,8 @@ mod tests {
                     if is_enough() {
                         break;
                     }
-                    let cpu = current_cpu().index();
-                    if words[cpu % words.len()].try_add_delayed::<DELAY>(sequences, 1, 1) {
+                    let here = &words[current_cpu().index() % words.len()];
+                    if here.try_add_delayed::<DELAY>(sequences, here.cpu, 1, 1) {
                         // Relaxed: as above.
                         added.fetch_add(1, Ordering::Relaxed);
                     } else {
@@ -316,7 +320,10 @@ mod tests {
         let cpu = allowed_cpus()[0];
         run_on(cpu, || {
             let here = &words[cpu.index()];
-            assert!(!here.try_add(sequences(), 0, 1), "the window is closed");
+            assert!(
+                !here.try_add(sequences(), cpu, 0, 1),
+                "the window is closed"
+            );
             here.set_base(0, 1000);
             assert!(here.exchange_window(0, 7 << 32 | 1024));
             for (delta, fits) in [
@@ -331,12 +338,13 @@ mod tests {
                 (0, true),
                 (-2047, true),
             ] {
-                assert_eq!(here.try_add(sequences(), 0, delta), fits, "{delta}");
+                let is_added = here.try_add(sequences(), cpu, 0, delta);
+                assert_eq!(is_added, fits, "{delta}");
             }
             assert_eq!((here.cell(0), here.cell(1)), (-24, 0));
             for other in words.iter().filter(|other| other.cpu != cpu) {
                 assert!(other.exchange_window(0, 1024));
-                assert!(!other.try_add(sequences(), 0, 1));
+                assert!(!other.try_add(sequences(), other.cpu, 0, 1));
             }
         });
     }

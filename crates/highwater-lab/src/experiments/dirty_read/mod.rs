@@ -142,12 +142,9 @@ fn count_checks(data: &Data, lanes: &[Lane], checks: &mut Vec<Check>) {
     let [ours, alone, requester] = [OURS, ALONE, REQUESTER].map(|name| lane(lanes, name));
     checks.push(
         Check::counted(format!(
-            "{OURS}: reads that wait for write-back of another page, both clocks"
+            "{OURS}: reads that wait for write-back of another page, simulated"
         ))
-        .equal(
-            &(ours.simulated.transfers.in_reads + ours.real.transfers.in_reads),
-            &0,
-        ),
+        .equal(&ours.simulated.transfers.in_reads, &0),
     );
     for lane in [ours, alone] {
         checks.push(
@@ -223,6 +220,18 @@ fn simulated_time_checks(lanes: &[Lane], checks: &mut Vec<Check>) {
 
 fn time_checks(lanes: &[Lane], checks: &mut Vec<Check>) {
     let [ours, requester] = [OURS, REQUESTER].map(|name| lane(lanes, name));
+    // A pass that finds no clean page, since other threads that wait for a CPU hold those that it
+    // looks at, writes one back.
+    checks.push(
+        Check::timed(format!(
+            "{OURS}: pages written back in reads of others, real threads, against {REQUESTER}"
+        ))
+        .at_most(
+            to_f64(ours.real.transfers.in_reads) / to_f64(requester.real.transfers.in_reads.max(1)),
+            0.01,
+            Unit::Ratio,
+        ),
+    );
     checks.push(
         Check::timed(format!(
             "operations in a second, real threads: {OURS} against {REQUESTER}"

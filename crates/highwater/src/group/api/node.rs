@@ -38,6 +38,7 @@ impl GroupNode {
         &self.owner
     }
 
+    #[inline]
     pub(in crate::group) fn meta(&self) -> &Arc<Meta> {
         &self.meta
     }

@@ -75,6 +75,7 @@ impl GroupNode {
         self.stat().hand_up();
     }
 
+    #[inline]
     pub(super) fn stat(&self) -> &Arc<Stat> {
         self.meta().stat()
     }

@@ -166,8 +166,14 @@ impl StatBlock {
     /// Adds in a restartable sequence, if that can be done here and now within the window; returns
     /// whether it did.
     #[inline]
-    pub(super) fn try_add(&self, sequences: Sequences, item: usize, delta: i64) -> bool {
-        self.cells.try_add(sequences, item, delta)
+    pub(super) fn try_add(
+        &self,
+        sequences: Sequences,
+        cpu: CpuId,
+        item: usize,
+        delta: i64,
+    ) -> bool {
+        self.cells.try_add(sequences, cpu, item, delta)
     }
 
     /// Waits until no addition that has read the window before the call is in progress; false if

@@ -68,10 +68,11 @@ impl Stat {
     /// When `delta` is above [`DELTA_MAX`].
     #[inline]
     pub(in crate::group) fn add(self: &Arc<Self>, item: StatItem, delta: i64) {
+        let sequences = self.sequences;
         if item.has_cells()
-            && let Some(cpu) = self.sequences.cpu()
+            && let Some(cpu) = sequences.cpu()
             && let Some(block) = self.blocks.get(cpu.index())
-            && block.try_add(self.sequences, item.index(), delta)
+            && block.try_add(sequences, cpu, item.index(), delta)
         {
             return;
         }
@@ -144,7 +145,7 @@ impl Stat {
                 break;
             };
             let block = self.block(cpu);
-            if block.try_add(self.sequences, item.index(), delta) {
+            if block.try_add(self.sequences, cpu, item.index(), delta) {
                 return;
             }
             let window = block.window();
