@@ -14,8 +14,8 @@
 //! **Invariant (single writer).** Cells are written in one of two ways, fixed by the regime:
 //!
 //! * *Restartable*: by threads that run on the CPU, in a sequence that checks that the window still
-//!   is as it was when the base was read, and the sum in it ([`try_add`](Windowed::try_add)). A cell
-//!   is within the width of its base, the base included below and excluded above, after every
+//!   is as it was when the base was read, and the sum in it ([`try_add`](Windowed::try_add)). A
+//!   cell is within the width of its base, the base included below and excluded above, after every
 //!   addition that checked both.
 //! * *Atomic*: by any thread, atomically. The addition comes first and the check after it
 //!   ([`add`](Windowed::add)).
