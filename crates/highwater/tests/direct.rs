@@ -137,6 +137,52 @@ fn step(
     }
 }
 
+// Goal: scattered dirty pages of a direct file, which are written many at once, are all in the file
+// with the bytes of their last write, the partial last page too, and the file keeps its length; by
+// the ring and without it. Method: runs of one to four pages, in files of small and of large pages,
+// by a sync beside a thread that goes on writing.
+#[test]
+fn scattered_pages_are_all_written_back() {
+    let Some(file) = file_of(&vec![0; 1000 * PAGE_SIZE + 1234]) else {
+        return;
+    };
+    let builders = [
+        Manager::builder(),
+        Manager::builder().without_io_uring(),
+        Manager::builder(),
+    ];
+    for (size, builder) in [4, 4, 16].into_iter().zip(builders) {
+        let hw = builder.capacity(Bytes::mib(8)).build().unwrap();
+        let storage = FileBacking::open_direct(file.path(), Access::ReadWrite).unwrap();
+        let storage = storage.with_page_size(Bytes::kib(size)).unwrap();
+        let open = hw.open_file(storage, Access::ReadWrite).unwrap();
+        let map = mapped(&hw, &open);
+        let pages = open.pages();
+        let dirty = || (0..pages).filter(|page| page % 7 < page % 5 || page + 1 == pages);
+        for round in 1..=3_u8 {
+            dirty().for_each(|page| map.write(page).unwrap()[9] = round);
+            std::thread::scope(|scope| {
+                scope.spawn(|| dirty().for_each(|page| map.write(page).unwrap()[10] = round));
+                open.sync().unwrap();
+            });
+            open.sync().unwrap();
+            let bytes = fs::read(file.path()).unwrap();
+            assert_eq!(bytes.len(), 1000 * PAGE_SIZE + 1234);
+            let step = usize::try_from(size).unwrap() * 1024;
+            for page in dirty() {
+                let at = usize::try_from(page).unwrap() * step;
+                assert_eq!(
+                    bytes[at + 9..at + 11],
+                    [round; 2],
+                    "page {page} of {size} KiB"
+                );
+            }
+        }
+        drop((map, open));
+        assert_empty(&hw);
+    }
+}
+
 // Goal: a write to the partial last page changes neither its length nor what is beyond it. Method:
 // each page is filled, whole frames of it, and the file read by the system.
 #[test]

@@ -205,7 +205,7 @@ fn a_charge_that_waited_in_vain_says_how_long() {
     let hw = manager(1024);
     let (query, _charge) = nearly_full(&hw);
     let events = events(LevelFilter::DEBUG, || {
-        let deadline = Instant::now() + Duration::from_millis(5);
+        let deadline = Instant::now() + Duration::from_millis(200);
         let wait = query.charge_async(pages(100)).with_deadline(deadline);
         wait.wait().unwrap_err();
     });
@@ -213,7 +213,8 @@ fn a_charge_that_waited_in_vain_says_how_long() {
     assert_eq!(event.text("reason"), "deadline_passed");
     assert_eq!(event.number("waiting_charges"), 1);
     assert_eq!(event.bytes("max_bytes"), pages(256));
-    // The manager's clock starts after the deadline was taken.
+    // The manager's clock starts after the deadline was taken, much later if this thread had to
+    // wait for a CPU.
     assert!(event.number("duration_ns") >= 1_000_000, "{event:?}");
 }
 

@@ -159,8 +159,8 @@ impl PageCache {
     ///
     /// # Cost
     ///
-    /// The page's latch: an atomic on the page's cache line. Waits while a writer or write-back
-    /// holds it.
+    /// The page's latch: an atomic on the page's cache line. Waits while a writer
+    /// holds it, or has waited for longer.
     pub fn try_read_latched(&self, key: PageKey) -> Option<ReadLatch<&FrameMemory>> {
         let pfn = self.find_latched(key)?;
         let read = self.latch_at(key, pfn)?;

@@ -90,7 +90,7 @@ pub use system_file::FileBacking;
 pub use wal::WriteGate;
 
 use crate::memmap::{
-    Frame, FrameMemory, FrameWrite, LATCH_LOCK, Pinned, Reader, Retracted, zeroed,
+    Frame, FrameMemory, FrameWrite, LATCH_LOCK, Pinned, Reader, Retracted, WriteRing, zeroed,
 };
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
@@ -133,6 +133,8 @@ pub struct PageCache {
     spaces: Spaces,
     /// The swap area of swap-backed pages.
     swap: Option<Arc<SwapArea>>,
+    /// The way to write several runs of direct files at once, if it is used.
+    write_ring: Option<WriteRing>,
 }
 
 /// A page that was evicted.
@@ -199,6 +201,7 @@ impl PageCache {
             files: FileTable::new(topology, regime),
             nr_unread: StatCell::new(),
             swap: None,
+            write_ring: None,
             memory,
         }
     }
@@ -208,6 +211,14 @@ impl PageCache {
     #[must_use]
     pub fn counting_accesses(mut self, young_max: u32) -> Self {
         self.young_max = young_max.clamp(1, CREDIT_MAX);
+        self
+    }
+
+    /// Writes scattered pages of direct files back by io_uring, many at once, where the system has
+    /// it.
+    #[must_use]
+    pub fn writing_by_ring(mut self) -> Self {
+        self.write_ring = Some(WriteRing::new());
         self
     }
 

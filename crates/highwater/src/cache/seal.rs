@@ -1,14 +1,12 @@
 //! Sealing: copies of pages that storage completes before they are written.
 //!
-//! The copy is made and written under the page's exclusive latch, as a page without a seal is
-//! written: so the image is that of one moment, whose LSN was checked, and two write-backs of a
-//! page do not overtake each other. Copies are aligned like frames, for storage that wraps direct
+//! The copy is made and written under the hold of write-back, as a page without a seal is written:
+//! so the image is that of one moment, whose LSN was checked, and two write-backs of a page do not
+//! overtake each other. Copies are aligned like frames, for storage that wraps direct
 //! I/O.
 
 use super::FileEntry;
-use super::PageCache;
 use super::aligned::AlignedBytes;
-use crate::memmap::Frame;
 use crate::units::FilePage;
 
 /// A page as it is written.
@@ -19,31 +17,23 @@ pub(super) enum Image<'f> {
     Sealed(AlignedBytes),
 }
 
-impl Image<'_> {
+impl<'f> Image<'f> {
+    /// Returns a page as it is to be written: sealed, if its storage asks for that. Panics if the
+    /// storage does.
+    pub(super) fn of(page: FilePage, bytes: &'f [u8], file: &FileEntry) -> Self {
+        let (bytes, backing) = (&bytes[..file.page_len(page)], file.backing());
+        if !backing.seals() {
+            return Self::Own(bytes);
+        }
+        let mut copy = AlignedBytes::copy_of(bytes);
+        backing.seal(page, &mut copy);
+        Self::Sealed(copy)
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
             Self::Sealed(copy) => copy,
         }
-    }
-}
-
-impl PageCache {
-    /// Returns a page as it is to be written: sealed, if its storage asks for that. The exclusive
-    /// latch is held. Panics if the storage does.
-    pub(super) fn image<'f>(
-        &'f self,
-        page: FilePage,
-        frame: &'f Frame,
-        file: &FileEntry,
-    ) -> Image<'f> {
-        let (bytes, backing) = (self.memory.bytes(frame), file.backing());
-        let bytes = &bytes[..file.page_len(page)];
-        if !backing.seals() {
-            return Image::Own(bytes);
-        }
-        let mut copy = AlignedBytes::copy_of(bytes);
-        backing.seal(page, &mut copy);
-        Image::Sealed(copy)
     }
 }

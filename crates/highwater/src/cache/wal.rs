@@ -26,7 +26,7 @@ use super::gather::IfHeld;
 use super::{FileEntry, PageCache, PageKey, WriteBackError, WriteBackOutcome, WrittenBack};
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, OnceLock, StatCell};
+use crate::sync::{Arc, OnceLock, StatCell, Woken};
 use crate::units::{FilePage, Pages, Pfn};
 
 /// The log of an engine, as the page cache sees it: pages whose last change
@@ -320,8 +320,9 @@ impl PageCache {
             if matches!(asked, Ok(true)) && !gate.has(lsn) {
                 asked = gate.flush(lsn).map(|durable| lsn <= durable);
             }
+            let mut woken = Woken::default();
             outcome.note(self, pfn, || {
-                match self.write_back_latched(key, file, latch.frame())? {
+                match self.write_back_latched(key, file, latch, &mut woken)? {
                     WrittenBack::HeldUp => Err(gate.held_up(key.page(), lsn, &asked)),
                     written => Ok(written),
                 }

@@ -1,9 +1,11 @@
 //! Write-back and sync: dirty pages reach their file, or stay dirty.
 //!
 //! Invariant: a page that was written is dirty until the file has taken its bytes, as of the last
-//! write, completely. The mark is cleared under the exclusive latch, after the file took the page;
-//! no thread can write or evict the page meanwhile, and a sync that finds it marked waits for the
-//! latch: a sync beside reclaim does not return before the page is in the file.
+//! write, completely. Write-back takes the page's latch exclusively, so that one thread at a time
+//! writes it, and turns it into a shared hold for the transfer: readers do not wait for storage.
+//! The mark is cleared under that hold, after the file took the page; no thread can write or evict
+//! the page meanwhile, and a sync that finds it marked waits for the exclusive latch: a sync beside
+//! reclaim does not return before the page is in the file.
 //!
 //! Reclaim does not wait for a page that is under write-back, but flags it as awaited (module
 //! `flags`). The cache knows no lists: it returns each awaited page that is in its file now, and
@@ -19,8 +21,9 @@ use super::file::FileEntry;
 use super::gather::IfHeld;
 use super::key::{FileId, PageKey};
 use super::outcome::{SyncError, WriteBackError, WriteBackOutcome, WrittenBack};
+use super::seal::Image;
 use crate::group::StatItem;
-use crate::memmap::Frame;
+use crate::memmap::{FrameMemory, FrameWrite};
 use crate::sync::{Untaken, Woken};
 use crate::units::{FilePage, PAGE_SIZE, Pfn};
 
@@ -45,12 +48,7 @@ impl PageCache {
             return Ok(WrittenBack::Clean);
         };
         match self.memory.try_exclude(pfn, key.get()) {
-            Ok(latch) => {
-                let result = self.write_back_latched(key, &file, latch.frame());
-                let ((), waiting) = Woken::held_by(|| drop(latch));
-                woken.append(waiting);
-                result
-            }
+            Ok(latch) => self.write_back_latched(key, &file, latch, woken),
             Err(Untaken::Held) => Ok(WrittenBack::Latched),
             Err(Untaken::Absent) => Ok(WrittenBack::Clean),
         }
@@ -114,6 +112,17 @@ impl PageCache {
         outcome
     }
 
+    /// Writes back those of the pages in `frames` that are dirty and whose latches are free, in the
+    /// order of their files. The caller has isolated them.
+    pub fn write_back_isolated(&self, frames: &[Pfn]) -> WriteBackOutcome {
+        let named = frames
+            .iter()
+            .filter_map(|&pfn| Some((self.key_of(pfn)?, pfn)));
+        let mut pages: Vec<_> = named.collect();
+        pages.sort_unstable();
+        self.write_back_unheld(&pages)
+    }
+
     /// Returns the frames that hold pages of a file at this moment, including pages that are being
     /// filled or evicted, and those that a shrink has left behind the end, or may give back.
     ///
@@ -157,26 +166,37 @@ impl PageCache {
         named.chain((0..).map(Pfn).take(frames.len()).filter(is_of_file))
     }
 
+    /// Writes a page back that this thread has latched. Adds the tasks to wake that wait for the
+    /// latch.
     pub(super) fn write_back_latched(
         &self,
         key: PageKey,
         file: &FileEntry,
-        frame: &Frame,
+        latch: FrameWrite<&FrameMemory>,
+        woken: &mut Woken,
     ) -> Result<WrittenBack, WriteBackError> {
-        let pfn = frame.pfn();
-        if !self.is_dirty(pfn) {
-            return Ok(WrittenBack::Clean);
-        }
-        if file.is_left_out(key.page()) {
-            return Ok(WrittenBack::Latched);
-        }
-        if !self.is_logged_noting(file, pfn) {
-            return Ok(WrittenBack::HeldUp);
+        let pfn = latch.frame().pfn();
+        let refusal = if !self.is_dirty(pfn) {
+            Some(WrittenBack::Clean)
+        } else if file.is_left_out(key.page()) {
+            Some(WrittenBack::Latched)
+        } else {
+            (!self.is_logged_noting(file, pfn)).then_some(WrittenBack::HeldUp)
+        };
+        if let Some(refusal) = refusal {
+            let ((), waiting) = Woken::held_by(|| drop(latch));
+            woken.append(waiting);
+            return Ok(refusal);
         }
         self.begin_writeback(pfn);
+        let (page, waiting) = Woken::held_by(|| latch.downgrade());
+        woken.append(waiting);
         // Always returns, also if the storage panics.
-        let result = self.write_out(pfn, key, frame, file);
-        self.finish_writeback(pfn, key, result)
+        let result = self.write_out(pfn, key, page.bytes(), file);
+        let result = self.finish_writeback(pfn, key, result);
+        let ((), waiting) = Woken::held_by(|| drop(page));
+        woken.append(waiting);
+        result
     }
 
     /// Ends the write-back; returns the same result, unless reclaim awaits the page.
@@ -204,16 +224,16 @@ impl PageCache {
         &self,
         pfn: Pfn,
         key: PageKey,
-        frame: &Frame,
+        bytes: &[u8],
         file: &FileEntry,
     ) -> Result<WrittenBack, WriteBackError> {
         match file.anon() {
-            Some(anon) if !self.swap_out(key, frame, anon)? => return Ok(WrittenBack::NoSlot),
+            Some(anon) if !self.swap_out(key, bytes, anon)? => return Ok(WrittenBack::NoSlot),
             Some(_) => self.clear_dirty(pfn, key),
             None => {
                 let frames = key.order().pages().0.cast_signed();
                 self.count_for_group(pfn, StatItem::FileWriteback, frames);
-                let written = self.write_page(key, frame, file);
+                let written = self.write_page(key, bytes, file);
                 self.count_for_group(pfn, StatItem::FileWriteback, -frames);
                 if let Err(error) = written {
                     self.dirty.nr_write_failed.add(1);
@@ -229,12 +249,12 @@ impl PageCache {
     fn write_page(
         &self,
         key: PageKey,
-        frame: &Frame,
+        bytes: &[u8],
         file: &FileEntry,
     ) -> Result<(), WriteBackError> {
         let page = key.page();
         let write = || {
-            let image = self.image(page, frame, file);
+            let image = Image::of(page, bytes, file);
             let got = file.backing().write_page(page, image.bytes())?;
             Ok((got, image.bytes().len()))
         };
@@ -246,8 +266,8 @@ impl PageCache {
     }
 
     /// Writes a page to swap; returns false if there is no slot for it.
-    fn swap_out(&self, key: PageKey, frame: &Frame, anon: &Anon) -> Result<bool, WriteBackError> {
-        let (page, bytes) = (key.page(), self.memory.bytes(frame));
+    fn swap_out(&self, key: PageKey, bytes: &[u8], anon: &Anon) -> Result<bool, WriteBackError> {
+        let page = key.page();
         let write = || match anon.swap_out(page, bytes) {
             Ok(got) => Ok(Some(got)),
             Err(SwapOutError::NoSlot) => Ok(None),

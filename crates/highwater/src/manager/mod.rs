@@ -324,6 +324,10 @@ impl Core {
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime)
             .counting_dirty_for(groups.clone())
             .counting_accesses(policy.accesses_max());
+        let cache = match engine {
+            IoEngine::Ring => cache.writing_by_ring(),
+            IoEngine::Threads => cache,
+        };
         let cache = Arc::new(match swap {
             Some(area) => cache.swapping_to(Arc::new(area)),
             None => cache,

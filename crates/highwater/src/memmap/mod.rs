@@ -12,6 +12,7 @@
 //!   without blocking: it reports the frames that are still borrowed.
 //!
 //! - [`FrameRing`] reads into frames by io_uring, and owns them while the system may write to them.
+//!   [`WriteRing`] writes many places at once.
 //!
 //! The layers above move tokens and numbers only; this module and `percpu` hold all `unsafe` code.
 
@@ -40,6 +41,8 @@ mod vectored;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod visit;
 mod words;
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+mod write_ring;
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -59,7 +62,7 @@ pub use latched::{FrameRead, FrameWrite, Glimpse, LATCH_LOCK, LatchTurn, MemoryR
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 pub(crate) use membarrier::Membarrier;
 #[cfg(any(not(target_os = "linux"), loom, miri))]
-pub(crate) use no_ring::{NoBell as Bell, NoRing as FrameRing};
+pub(crate) use no_ring::{NoBell as Bell, NoRing as FrameRing, NoWriteRing as WriteRing};
 pub(crate) use reservation::{HUGE_FRAMES, HugePages};
 pub use reservation::{MapError, Reservation};
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
@@ -67,8 +70,10 @@ pub(crate) use ring::{Bell, FrameRing};
 pub use seat::Seat;
 pub use token::MemoryId;
 pub(crate) use token::{ORDER_BITS, TAG_LARGE, TAG_ORDER_SHIFT, Token, order_of_bits};
-pub(crate) use vectored::{read_vectored_at, write_vectored_at};
+pub(crate) use vectored::{PlacedWrite, read_vectored_at, write_vectored_at};
 pub use words::{Zeroable, zeroed};
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+pub(crate) use write_ring::WriteRing;
 
 use std::io;
 

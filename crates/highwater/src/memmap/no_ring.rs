@@ -1,4 +1,4 @@
-//! In place of `ring.rs` where there is no io_uring: other systems, and models.
+//! In place of `ring.rs` and `write_ring.rs` where there is no io_uring: other systems, and models.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -7,11 +7,24 @@ use std::marker::PhantomData;
 
 use super::done::{Broken, Done};
 use super::frames::{Frame, FrameMemory};
+use super::vectored::PlacedWrite;
 use crate::sync::Arc;
 
 /// See `ring.rs`.
 #[derive(Debug)]
 pub(crate) struct NoRing<T>(Infallible, PhantomData<T>);
+
+/// See `write_ring.rs`.
+#[derive(Debug)]
+pub(crate) struct NoWriteRing;
+
+impl NoWriteRing {
+    pub(crate) const fn new() -> Self {
+        Self
+    }
+
+    pub(crate) fn write_all(&self, _: &mut [PlacedWrite<'_>]) {}
+}
 
 /// See `ring.rs`.
 #[derive(Debug)]

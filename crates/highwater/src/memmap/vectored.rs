@@ -7,6 +7,15 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
+/// A write of neighbouring pages.
+pub(crate) struct PlacedWrite<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) offset: u64,
+    pub(crate) bufs: &'a [IoSlice<'a>],
+    /// The bytes that the file has taken, from the first on: 0 after an error.
+    pub(crate) taken: usize,
+}
+
 /// Buffers of one call. Chosen: the limit of every Linux (`UIO_MAXIOV`).
 #[cfg(target_os = "linux")]
 const BUFS_MAX: usize = 1024;

@@ -10,7 +10,7 @@
 //! signal inside a registered range of instructions resumes at an abort handler, before the one
 //! store that would have made its work visible (or knowing which of several were made).
 //!
-//! The ground floor is `rseq`: seven sequences, generic in the words that they check, load and
+//! The ground floor is `rseq`: eight sequences, generic in the words that they check, load and
 //! store, and one file for each architecture. The files above it give the words meaning: `cells`
 //! and `home` (counters), `windowed`, `gated` and `refs`, `stacks`.
 //!

@@ -33,7 +33,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
             &["seat"],
             &["frames"],
             &["block", "borrow", "done", "latched"],
-            &["decommit", "no_ring", "ring"],
+            &["decommit", "no_ring", "ring", "write_ring"],
         ],
     ),
     (
