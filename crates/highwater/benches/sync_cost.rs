@@ -1,4 +1,5 @@
-//! Question: how much does writing neighbouring pages back in one call gain?
+//! Question: how much does writing neighbouring pages back in one call gain, and writing scattered
+//! pages of a direct file at once?
 //!
 //! Command: `cargo bench -p highwater --bench sync_cost`. Prints milliseconds to sync 64 MiB of
 //! dirty pages of one file in the system's directory for temporary files, or in `DIR`, as the
@@ -11,6 +12,10 @@
 //! so they do with files that they read ahead. Its pages come into the cache in order, or at
 //! random; either way they are written back in order.
 //!
+//! In the last row every second page of a direct file is dirty, so that each run is a page: many at
+//! once by io_uring, or one after the other, as where the system has none. `DIR` needs a file system
+//! with direct I/O.
+//!
 //! What would change our mind: if runs were not at least 1.3 times as fast for a file that is kept
 //! in large pieces, or slower for any by more than its rounds differ, holding the latches of
 //! neighbours while they are written would not be worth it.
@@ -19,13 +24,16 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use highwater::frame::Tunables;
 use highwater::units::{FilePage, PAGE_SIZE};
-use highwater::{Access, Background, Backing, Bytes, File, FileBacking, Manager, Mapping, Pages};
+use highwater::{
+    Access, Background, Backing, Builder, Bytes, File, FileBacking, Manager, Mapping, OpenError,
+    Pages,
+};
 
 /// Rounds of each.
 const ROUNDS: u8 = 9;
@@ -58,20 +66,22 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(pages: Pages, backing: Arc<dyn Backing>) -> Self {
+    fn new(
+        pages: Pages,
+        builder: Builder,
+        open: impl FnOnce(&Manager) -> Result<File, OpenError>,
+    ) -> Self {
         let all_dirty = Tunables::default()
             .with("dirty_ratio", 100)
             .and_then(|tunables| tunables.with("dirty_background_ratio", 100))
             .expect("in range");
-        let hw = Manager::builder()
+        let hw = builder
             .capacity(Bytes(2 * pages.bytes().0))
             .background(Background::Off)
             .tunables(all_dirty)
             .build()
             .expect("there is memory");
-        let file = hw
-            .open_backing(backing, Access::ReadWrite)
-            .expect("one file");
+        let file = open(&hw).expect("one file");
         let map = hw
             .space(&hw.root())
             .map_file(&file, 0..pages.0)
@@ -137,24 +147,65 @@ fn main() -> io::Result<()> {
                 let path = dir.join(format!("highwater-sync-{}-{nth}", std::process::id()));
                 new_file(&path, pages, piece)
             };
-            let mut scenes = [
-                Scene::new(pages, Arc::new(backing(0)?)),
-                Scene::new(pages, Arc::new(OneByOne(backing(1)?))),
-            ];
-            for round in 0..=ROUNDS {
-                scenes
-                    .iter_mut()
-                    .for_each(|scene| scene.round(&order, round));
-            }
-            let [runs, single] = scenes.each_mut().map(Scene::median);
-            let show = |(median, least, most)| format!("{median:5.1} ({least:.1} to {most:.1})");
-            println!(
-                "{written:15} {order_name:12} {:21} {:21} {:4.2}",
-                show(runs),
-                show(single),
-                single.0 / runs.0
-            );
+            let (runs, single) = (backing(0)?, OneByOne(backing(1)?));
+            let scene = |backing: Arc<dyn Backing>| {
+                let open = |hw: &Manager| hw.open_backing(backing, Access::ReadWrite);
+                Scene::new(pages, Manager::builder(), open)
+            };
+            let scenes = [scene(Arc::new(runs)), scene(Arc::new(single))];
+            compare((written, order_name), &order, scenes);
         }
     }
+    direct(&dir, pages);
     Ok(())
+}
+
+/// Runs the rounds of two scenes in turn, and prints a row.
+fn compare((written, order_name): (&str, &str), order: &[u64], mut scenes: [Scene; 2]) {
+    for round in 0..=ROUNDS {
+        let scenes = scenes.iter_mut();
+        scenes.for_each(|scene| scene.round(order, round));
+    }
+    let [first, second] = scenes.each_mut().map(Scene::median);
+    let show = |(median, least, most)| format!("{median:5.1} ({least:.1} to {most:.1})");
+    println!(
+        "{written:15} {order_name:12} {:21} {:21} {:4.2}",
+        show(first),
+        show(second),
+        second.0 / first.0
+    );
+}
+
+/// Compares scattered pages of a direct file, at once and one after the other.
+fn direct(dir: &Path, pages: Pages) {
+    let order: Vec<u64> = (0..pages.0).step_by(2).collect();
+    let builders = [Manager::builder(), Manager::builder().without_io_uring()];
+    let bytes = vec![7; usize::try_from(pages.bytes().0).expect("some MiB")];
+    let mut scenes = Vec::new();
+    for (nth, builder) in builders.into_iter().enumerate() {
+        let path = dir.join(format!("highwater-direct-{}-{nth}", std::process::id()));
+        std::fs::write(&path, &bytes).expect("some MiB are free");
+        let backing = FileBacking::open_direct(&path, Access::ReadWrite);
+        std::fs::remove_file(&path).expect("just created");
+        let backing = match backing {
+            Ok(backing) => backing,
+            Err(error) => {
+                println!(
+                    "not run: no direct I/O in {} ({error}); set DIR",
+                    dir.display()
+                );
+                return;
+            }
+        };
+        let open = |hw: &Manager| hw.open_file(backing, Access::ReadWrite);
+        scenes.push(Scene::new(pages, builder, open));
+    }
+    println!(
+        "\n{:29}at once, ms           one by one, ms        gain",
+        ""
+    );
+    let Ok(scenes) = scenes.try_into() else {
+        unreachable!("two builders make two scenes")
+    };
+    compare(("every second", "direct"), &order, scenes);
 }

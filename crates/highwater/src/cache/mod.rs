@@ -214,11 +214,10 @@ impl PageCache {
         self
     }
 
-    /// Writes scattered pages of direct files back by io_uring, many at once, where the system has
-    /// it.
+    /// Sets the way to write scattered pages of direct files back, many at once.
     #[must_use]
-    pub fn writing_by_ring(mut self) -> Self {
-        self.write_ring = Some(WriteRing::new());
+    pub(crate) fn writing_by(mut self, ring: Option<WriteRing>) -> Self {
+        self.write_ring = ring;
         self
     }
 

@@ -113,7 +113,8 @@ impl Builder {
     }
 
     /// Does without io_uring: threads of the manager make asynchronous reads, up to 16 at once, as
-    /// they do where the system has no io_uring or refuses it. Default: io_uring.
+    /// they do where the system has no io_uring or refuses it, and scattered pages of a direct file
+    /// are written back one run after the other, not 32 at once. Default: io_uring.
     ///
     /// # Examples
     ///

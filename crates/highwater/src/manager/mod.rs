@@ -128,7 +128,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig};
 use crate::group::{GroupTree, StatItem, Tolerance};
-use crate::memmap::FrameMemory;
+use crate::memmap::{FrameMemory, WriteRing};
 use crate::percpu::{ChosenRegime, PercpuOwner};
 use crate::reclaim::policy::EvictionPolicy;
 use crate::reclaim::{Actor, Reclaim, ScanControl};
@@ -323,11 +323,8 @@ impl Core {
         let groups = GroupTree::with_regime(regime, nr_cpus);
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime)
             .counting_dirty_for(groups.clone())
-            .counting_accesses(policy.accesses_max());
-        let cache = match engine {
-            IoEngine::Ring => cache.writing_by_ring(),
-            IoEngine::Threads => cache,
-        };
+            .counting_accesses(policy.accesses_max())
+            .writing_by((engine == IoEngine::Ring).then(WriteRing::new));
         let cache = Arc::new(match swap {
             Some(area) => cache.swapping_to(Arc::new(area)),
             None => cache,
