@@ -13,8 +13,8 @@
 //! random; either way they are written back in order.
 //!
 //! In the last row every second page of a direct file is dirty, so that each run is a page: many at
-//! once by io_uring, or one after the other, as where the system has none. `DIR` needs a file system
-//! with direct I/O.
+//! once by io_uring, or one after the other, as where the system has none. `DIR` needs a file
+//! system with direct I/O.
 //!
 //! What would change our mind: if runs were not at least 1.3 times as fast for a file that is kept
 //! in large pieces, or slower for any by more than its rounds differ, holding the latches of

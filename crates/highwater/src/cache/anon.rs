@@ -11,12 +11,12 @@
 //! | resident and clean | a slot | in the frame, and the same in the slot |
 //! | resident and dirty | none | in the frame |
 //!
-//! A place changes under the exclusive latch of the resident page: to a slot when the page was
-//! completely written there, to none when the page is written to ([`Anon::forget`]) or holds only
-//! zeros. Discarding a page that is not resident sets its place to none without a lock: a reader of
-//! the page checks the place again after the read, and only a resident page gets a place, so a
-//! place that is the same before and after the read did not change in between. Fences order the
-//! storage accesses; the storage itself need not.
+//! A place changes while a thread has the resident page for itself: to a slot when it has written
+//! the page there completely (module `writeback`), under the exclusive latch to none when the page
+//! is written to ([`Anon::forget`]) or holds only zeros. Discarding a page that is not resident
+//! sets its place to none without a lock: a reader of the page checks the place again after the
+//! read, and only a resident page gets a place, so a place that is the same before and after the
+//! read did not change in between. Fences order the storage accesses; the storage itself need not.
 
 use std::io;
 use std::ops::Range;
@@ -34,8 +34,9 @@ const CHUNK: usize = if cfg!(loom) { 2 } else { 512 };
 const NONE: u32 = 0;
 
 /// Places of neighbouring pages.
-/// Written by: holders of a page's exclusive latch; threads that discard pages (to none). Read by:
-/// those, and threads that read the page in. Publishes: nothing; the page's own state orders it.
+/// Written by: holders of a page's exclusive latch; its write-back; threads that discard pages (to
+/// none). Read by: those, and threads that read the page in. Publishes: nothing; the page's own
+/// state orders it.
 type SwapPlaces = [AtomicU32; CHUNK];
 
 /// An anonymous memory object.
@@ -122,8 +123,8 @@ impl Anon {
         }
     }
 
-    /// Writes a page to swap; returns the number of bytes written. The page's exclusive latch is
-    /// held.
+    /// Writes a page to swap; returns the number of bytes written. The page is held for
+    /// write-back.
     pub(super) fn swap_out(&self, page: FilePage, bytes: &[u8]) -> Result<usize, SwapOutError> {
         if bytes.iter().all(|byte| *byte == 0) {
             self.forget(page);

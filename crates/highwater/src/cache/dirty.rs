@@ -1,8 +1,9 @@
 //! Dirty pages: marks with times, counts and limits.
 //!
 //! A page is dirty from the first mutable access under a write latch until its storage has taken it
-//! completely. The mark changes under the page's exclusive latch, and with it the counts of the
-//! cache and of the group that pays for the page. It is set before the bytes can change.
+//! completely. The mark is set under the page's exclusive latch, before the bytes can change, and
+//! cleared under the hold of write-back (module `writeback`). With it change the counts of the
+//! cache and of the group that pays for the page.
 //!
 //! Dirty file pages are limited. Above the *background* limit they should be written back; above
 //! the *dirty* limit writers are throttled, or write back themselves, before they take another
@@ -100,10 +101,11 @@ impl WriteBackOutcome {
         write_back: impl FnOnce() -> Result<WrittenBack, WriteBackError>,
     ) {
         let was_refused = cache.has_flag(pfn, PageFlag::Refused);
+        let frames = cache.order_of(pfn).pages().0;
         match write_back() {
-            Ok(WrittenBack::Written) => self.nr_written += cache.order_of(pfn).pages().0,
+            Ok(WrittenBack::Written) => self.nr_written += frames,
             Ok(WrittenBack::Awaited(key)) => {
-                self.nr_written += cache.order_of(pfn).pages().0;
+                self.nr_written += frames;
                 self.awaited.push((pfn, key));
             }
             Ok(WrittenBack::Latched) => self.nr_latched += 1,
@@ -428,7 +430,7 @@ impl PageCache {
         dirty.collect()
     }
 
-    /// Records that a dirty page's write failed. The exclusive latch is held.
+    /// Records that a dirty page's write failed. It is held for write-back.
     pub(super) fn note_refused(&self, pfn: Pfn) {
         self.set_flag(pfn, PageFlag::Refused);
         // Relaxed, both: as in `mark_dirty`.
@@ -462,7 +464,7 @@ impl PageCache {
         true
     }
 
-    /// Clears the mark of a dirty page. The exclusive latch is held.
+    /// Clears the mark of a dirty page, which is held for write-back.
     pub(super) fn clear_dirty(&self, pfn: Pfn, key: PageKey) {
         // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without
         // its latch makes durable the bytes that were written here.

@@ -154,7 +154,8 @@ impl PageCache {
         FrameFlags(&self.flags[pfn.index()])
     }
 
-    /// Marks a page as under write-back. The exclusive latch is held, until the end.
+    /// Marks a page as under write-back. The exclusive latch is held, and the page until the
+    /// end.
     pub(super) fn begin_writeback(&self, pfn: Pfn) {
         self.frame_flags(pfn).begin_writeback();
     }

@@ -5,7 +5,7 @@
 //! more. The first latch may be waited for, because no other is held then; those of the neighbours
 //! are only tried, because a thread that holds one may wait for another one of the run. A page
 //! whose latch is held ends the run, and begins the next; one whose log is not durable yet (module
-//! `wal`) ends the run, too. Runs of direct files make up a *batch*, which the device writes at
+//! `wal`) ends the run, too. Runs of a direct file make up a *batch*, which the device writes at
 //! once: what is said of neighbours holds for all its pages.
 //!
 //! Invariant: as for one page, a mark is cleared only of a page that its file has taken completely,
@@ -19,18 +19,21 @@ use super::backing::guarded;
 use super::seal::Image;
 use super::{FileBacking, FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
 use crate::group::StatItem;
-use crate::memmap::{FrameMemory, FrameRead, FrameWrite, PlacedWrite, WriteRing};
+use crate::memmap::{FrameMemory, FrameRead, FrameWrite, PlacedWrite, TakenRing, WriteRing};
 use crate::sync::{Arc, Untaken, Woken};
 use crate::units::Pfn;
 
 /// Most pages of 4 KiB written by one call. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms by
 /// 1, 8, 32 and 128 pages (median of 9, ext4 on two virtual CPUs, made durable; a file that the
-/// system keeps in large pieces, `benches/sync_cost.rs`): more gain little, and an access to one of
+/// system keeps in large pieces, `benches/sync_cost.rs`): more gain little, and a writer of one of
 /// the pages waits for all of them.
 const RUN_MAX: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// Most runs written at once. Chosen: as many as the ring has in flight.
 const BATCH_MAX: usize = 32;
+/// Pages of a batch that is not extended any more: with a run more, those whose writers wait for
+/// the whole batch. Chosen: eight full runs.
+const BATCH_PAGES_MAX: usize = 8 * RUN_MAX;
 
 /// A dirty page whose latch this thread holds.
 struct LatchedPage<'c> {
@@ -60,20 +63,11 @@ impl PageInRun<'_> {
     }
 }
 
-/// Neighbouring pages of a file that are being written.
-struct Run<'c> {
+/// Runs of a file that are written at once; one, if they cannot be.
+struct RunBatch<'c> {
     file: Arc<FileEntry>,
-    pages: Vec<PageInRun<'c>>,
-}
-
-impl Run<'_> {
-    /// Returns the direct file that takes the run by one request: every page is whole.
-    fn direct_file(&self) -> Option<&FileBacking> {
-        let system = self.file.system_file().filter(|file| file.is_direct())?;
-        let last = self.pages.last()?;
-        let is_whole = self.file.page_len(last.key.page()) == last.held.bytes().len();
-        is_whole.then_some(system)
-    }
+    runs: Vec<Vec<PageInRun<'c>>>,
+    ring: Option<TakenRing<'c>>,
 }
 
 /// Treatment of a page whose latch is held.
@@ -101,15 +95,16 @@ impl PageCache {
         while let Some(first) = self.next_dirty(&mut left, if_held, outcome) {
             // Tasks are woken when no latch of the batch is held, and before another is waited for.
             let mut woken = Woken::default();
-            let (batch, passed) = Woken::held_by(|| self.gather_batch(first, &mut left, outcome));
+            let (mut batch, passed) =
+                Woken::held_by(|| self.gather_batch(first, &mut left, outcome));
             woken.append(passed);
-            self.write_batch(&batch, outcome);
-            let runs = batch.into_iter();
-            let (files, waiting) = Woken::held_by(|| runs.map(|run| run.file).collect::<Vec<_>>());
+            self.write_batch(&mut batch, outcome);
+            let RunBatch { file, runs, .. } = batch;
+            let ((), waiting) = Woken::held_by(|| drop(runs));
             woken.append(waiting);
             drop(woken);
-            // One may be the last handle of its storage, whose end is the program's code.
-            drop(files);
+            // It may be the last handle of its storage, whose end is the program's code.
+            drop(file);
         }
     }
 
@@ -134,10 +129,11 @@ impl PageCache {
                 },
             };
             *left = rest;
-            let (Some(page), Some(file)) = (
-                latch.and_then(|latch| self.dirty_page(key, pfn, latch)),
-                self.files.get(key.file()),
-            ) else {
+            let Some(page) = latch.and_then(|latch| self.dirty_page(key, pfn, latch)) else {
+                continue;
+            };
+            // Not its last handle: the file cannot be closed while the page is held.
+            let Some(file) = self.files.get(key.file()) else {
                 continue;
             };
             if file.is_left_out(key.page()) {
@@ -152,29 +148,35 @@ impl PageCache {
         None
     }
 
-    /// Gathers the run that begins with a page, and further ones as long as that does not wait and
-    /// all can be written at once.
+    /// Gathers the run that begins with a page, and further ones of its file as long as that does
+    /// not wait and all can be written at once. No storage of the program's is called while pages
+    /// of others are held.
     fn gather_batch<'c>(
         &'c self,
         (first, file): (LatchedPage<'c>, Arc<FileEntry>),
         left: &mut &[(PageKey, Pfn)],
         outcome: &mut WriteBackOutcome,
-    ) -> Vec<Run<'c>> {
-        let run_of = |first, file: Arc<FileEntry>, left: &mut &[_]| {
-            let pages = self.gather_run(first, left, &file);
-            Run { file, pages }
+    ) -> RunBatch<'c> {
+        let is_direct = file.system_file().is_some_and(FileBacking::is_direct);
+        let goes_on = |left: &[(PageKey, Pfn)]| {
+            let next = left.first();
+            is_direct && next.is_some_and(|(key, _)| key.file() == file.id())
         };
-        let mut batch = vec![run_of(first, file, left)];
-        while batch.len() < BATCH_MAX
-            && self.write_ring.is_some()
-            && batch
-                .last()
-                .is_some_and(|last| last.direct_file().is_some())
-            && let Some((first, file)) = self.next_dirty(left, IfHeld::Stop, outcome)
+        let mut runs = vec![self.gather_run(first, left, &file)];
+        let ring = self.write_ring.as_ref().filter(|_| goes_on(left));
+        let ring = ring.and_then(WriteRing::take);
+        let mut nr_pages = runs[0].len();
+        while ring.is_some()
+            && runs.len() < BATCH_MAX
+            && nr_pages < BATCH_PAGES_MAX
+            && goes_on(left)
+            && let Some((first, _)) = self.next_dirty(left, IfHeld::Stop, outcome)
         {
-            batch.push(run_of(first, file, left));
+            let run = self.gather_run(first, left, &file);
+            nr_pages += run.len();
+            runs.push(run);
         }
-        batch
+        RunBatch { file, runs, ring }
     }
 
     /// Latches the dirty pages that follow the first, if that does not wait, and marks all as under
@@ -185,7 +187,11 @@ impl PageCache {
         left: &mut &[(PageKey, Pfn)],
         file: &FileEntry,
     ) -> Vec<PageInRun<'c>> {
-        let run_max = (RUN_MAX >> file.order().get()).max(1);
+        let run_max = match file.anon() {
+            // Swapped out one by one: more would be held for nothing.
+            Some(_) => 1,
+            None => (RUN_MAX >> file.order().get()).max(1),
+        };
         let mut run = vec![first];
         while let Some((&(key, pfn), rest)) = left.split_first()
             && run.len() < run_max
@@ -218,62 +224,66 @@ impl PageCache {
     }
 
     /// Writes the runs of a batch, several at once if they can be.
-    fn write_batch(&self, batch: &[Run<'_>], outcome: &mut WriteBackOutcome) {
-        let mut taken = vec![0; batch.len()];
-        if let Some(ring) = self.write_ring.as_ref().filter(|_| batch.len() > 1) {
-            self.write_at_once(ring, batch, &mut taken);
+    fn write_batch(&self, batch: &mut RunBatch<'_>, outcome: &mut WriteBackOutcome) {
+        let mut taken = vec![0; batch.runs.len()];
+        let ring = batch.ring.take().filter(|_| batch.runs.len() > 1);
+        if let Some(mut ring) = ring {
+            self.write_at_once(&mut ring, batch, &mut taken);
         }
-        for (run, nr_whole) in batch.iter().zip(taken) {
-            self.write_run(run, nr_whole, outcome);
+        for (run, nr_whole) in batch.runs.iter().zip(taken) {
+            self.write_run(run, &batch.file, nr_whole, outcome);
         }
     }
 
-    /// Writes those runs of a batch at once that can be; notes how many pages of each were
-    /// completely written, from the first on.
-    fn write_at_once(&self, ring: &WriteRing, batch: &[Run<'_>], taken: &mut [usize]) {
-        let numbered = batch.iter().enumerate();
-        let direct = numbered.filter_map(|(nth, run)| Some((nth, run, run.direct_file()?)));
-        let direct: Vec<_> = direct.collect();
-        let bufs: Vec<Vec<IoSlice<'_>>> = direct
+    /// Writes those runs of a direct file at once that consist of whole pages; notes how many pages
+    /// of each were completely written, from the first on.
+    fn write_at_once(&self, ring: &mut TakenRing<'_>, batch: &RunBatch<'_>, taken: &mut [usize]) {
+        let Some(system) = batch.file.system_file() else {
+            return;
+        };
+        let is_whole =
+            |page: &PageInRun<'_>| batch.file.page_len(page.key.page()) == page.held.bytes().len();
+        let bufs: Vec<Vec<IoSlice<'_>>> = batch
+            .runs
             .iter()
-            .map(|(_, run, _)| run.pages.iter().map(PageInRun::slice).collect())
+            .map(|run| run.iter().map(PageInRun::slice).collect())
             .collect();
-        let places = direct.iter().zip(&bufs).map(|((_, run, file), bufs)| {
-            let first = run.pages[0].key.page();
+        let places = batch.runs.iter().zip(&bufs).map(|(run, bufs)| {
+            let first = run[0].key.page();
+            // The partial last page goes another way.
+            let bufs = &bufs[..bufs.len() - usize::from(!run.last().is_some_and(is_whole))];
             PlacedWrite {
-                file: file.file_of(first),
-                offset: file.offset_of(first),
+                file: system.file_of(first),
+                offset: system.offset_of(first),
                 bufs,
                 taken: 0,
             }
         });
         let mut writes: Vec<_> = places.collect();
-        let runs = || direct.iter().map(|(_, run, _)| *run);
-        runs().for_each(|run| self.count_under_writeback(run, 1));
+        let frames = batch.file.order().pages().0.cast_signed();
+        let pages = || batch.runs.iter().flatten();
+        pages().for_each(|page| self.count_for_group(page.pfn, StatItem::FileWriteback, frames));
         ring.write_all(&mut writes);
-        runs().for_each(|run| self.count_under_writeback(run, -1));
-        for ((nth, ..), write) in direct.iter().zip(&writes) {
-            taken[*nth] = nr_whole(write.bufs.iter().map(|buf| buf.len()), write.taken);
-        }
-    }
-
-    /// Counts the pages of a run as under write-back, or no longer, by a sign.
-    fn count_under_writeback(&self, run: &Run<'_>, sign: i64) {
-        let frames = sign * run.file.order().pages().0.cast_signed();
-        for page in &run.pages {
-            self.count_for_group(page.pfn, StatItem::FileWriteback, frames);
+        pages().for_each(|page| self.count_for_group(page.pfn, StatItem::FileWriteback, -frames));
+        for (taken, write) in taken.iter_mut().zip(&writes) {
+            *taken = nr_whole(write.bufs.iter().map(|buf| buf.len()), write.taken);
         }
     }
 
     /// Writes a run whose first `nr_whole` pages its file has taken.
-    fn write_run(&self, run: &Run<'_>, nr_whole: usize, outcome: &mut WriteBackOutcome) {
-        let file = &*run.file;
-        let nr_whole = match run.pages.len() {
-            // What the ring has not taken is written as if there were none.
-            2.. if nr_whole == 0 && file.anon().is_none() => self.write_together(run),
+    fn write_run(
+        &self,
+        run: &[PageInRun<'_>],
+        file: &FileEntry,
+        nr_whole: usize,
+        outcome: &mut WriteBackOutcome,
+    ) {
+        let nr_whole = match run.len() {
+            // What was not written at once is written as if nothing else were.
+            2.. if nr_whole == 0 => self.write_together(run, file),
             _ => nr_whole,
         };
-        let (taken, rest) = run.pages.split_at(nr_whole);
+        let (taken, rest) = run.split_at(nr_whole);
         for page in taken {
             outcome.note(self, page.pfn, || {
                 self.note_in_file(page.pfn, page.key);
@@ -289,18 +299,20 @@ impl PageCache {
     }
 
     /// Writes a run; returns the number of pages that were completely written, from the first on.
-    fn write_together(&self, run: &Run<'_>) -> usize {
-        let (pages, file) = (&run.pages, &*run.file);
-        self.count_under_writeback(run, 1);
+    fn write_together(&self, run: &[PageInRun<'_>], file: &FileEntry) -> usize {
+        let frames = file.order().pages().0.cast_signed();
+        let count = |delta| {
+            for page in run {
+                self.count_for_group(page.pfn, StatItem::FileWriteback, delta);
+            }
+        };
+        count(frames);
         let taken = guarded(|| {
-            let pages = pages
-                .iter()
-                .map(|page| (page.key.page(), page.held.bytes()));
-            let images: Vec<_> = pages
-                .map(|(page, bytes)| Image::of(page, bytes, file))
-                .collect();
+            let pages = run.iter().map(|page| (page.key.page(), page.held.bytes()));
+            let images = pages.map(|(page, bytes)| Image::of(page, bytes, file));
+            let images: Vec<Image<'_>> = images.collect();
             let bufs: Vec<&[u8]> = images.iter().map(Image::bytes).collect();
-            let taken = file.backing().write_pages(run.pages[0].key.page(), &bufs)?;
+            let taken = file.backing().write_pages(run[0].key.page(), &bufs)?;
             let given: usize = bufs.iter().map(|buf| buf.len()).sum();
             if taken > given {
                 // The result is meaningless. Written page by page, each gets its own result.
@@ -308,7 +320,7 @@ impl PageCache {
             }
             Ok(nr_whole(bufs.iter().map(|buf| buf.len()), taken))
         });
-        self.count_under_writeback(run, -1);
+        count(-frames);
         taken.unwrap_or(0)
     }
 }

@@ -221,10 +221,10 @@ impl PageCache {
         self
     }
 
-    /// Sets the swap area. Call it before any memory object is opened.
+    /// Sets the swap area, if any. Call it before any memory object is opened.
     #[must_use]
-    pub fn swapping_to(mut self, area: Arc<SwapArea>) -> Self {
-        self.swap = Some(area);
+    pub fn swapping_to(mut self, area: Option<SwapArea>) -> Self {
+        self.swap = area.map(Arc::new);
         self
     }
 

@@ -102,8 +102,8 @@ pub trait WriteGate: Send + Sync + fmt::Debug {
 /// The LSNs of all dirty pages: 16 bytes a frame, once the first LSN is set.
 pub(super) struct PageLsns {
     /// By frame: the recovery LSN, and the LSN of the last change; 0 without one.
-    /// Written by: holders of the exclusive latch. Read by: these, and checkpoints without the
-    /// latch. Publishes: nothing.
+    /// Written by: holders of the exclusive latch, and the thread that writes the page back. Read
+    /// by: these, and checkpoints without the latch. Publishes: nothing.
     words: OnceLock<Box<[(AtomicU64, AtomicU64)]>>,
     nr_frames: usize,
 }
@@ -131,7 +131,7 @@ impl PageLsns {
         }
     }
 
-    /// Forgets the changes of a page that is clean now. The exclusive latch is held.
+    /// Forgets the changes of a page that is clean now, and still held for write-back.
     pub(super) fn clear(&self, pfn: Pfn) {
         let Some(words) = self.words.get() else {
             return;

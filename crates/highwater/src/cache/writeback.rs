@@ -112,17 +112,6 @@ impl PageCache {
         outcome
     }
 
-    /// Writes back those of the pages in `frames` that are dirty and whose latches are free, in the
-    /// order of their files. The caller has isolated them.
-    pub fn write_back_isolated(&self, frames: &[Pfn]) -> WriteBackOutcome {
-        let named = frames
-            .iter()
-            .filter_map(|&pfn| Some((self.key_of(pfn)?, pfn)));
-        let mut pages: Vec<_> = named.collect();
-        pages.sort_unstable();
-        self.write_back_unheld(&pages)
-    }
-
     /// Returns the frames that hold pages of a file at this moment, including pages that are being
     /// filled or evicted, and those that a shrink has left behind the end, or may give back.
     ///

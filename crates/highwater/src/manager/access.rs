@@ -211,7 +211,7 @@ impl Mapping {
     }
 
     /// Begins an optimistic read of a page of a writable file. `None` if the page is not resident,
-    /// or held by a writer or write-back: [`read_latched`](Self::read_latched) waits for these, and
+    /// or held by a writer: [`read_latched`](Self::read_latched) waits for these, and
     /// reads the page in. Counts as an access to the page, as every other read.
     ///
     /// # Cost

@@ -17,6 +17,8 @@ use crate::reclaim::policy::{EvictionPolicy, PolicyKind};
 #[cfg(feature = "lab")]
 use crate::reclaim::{Pacer, RmapConfig};
 use crate::sync::Arc;
+#[cfg(feature = "lab")]
+use crate::sync::atomic::AtomicU64;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
 
@@ -58,6 +60,7 @@ pub(super) struct LabSettings {
     pub(super) rmap: RmapConfig,
     pub(super) pacer: Option<Arc<dyn Pacer>>,
     pub(super) marks: MarkRule,
+    pub(super) clock: Option<Arc<AtomicU64>>,
 }
 
 /// The swap area for anonymous pages.
@@ -289,6 +292,15 @@ impl Builder {
     /// ```
     pub fn throttling(mut self, throttling: Throttling) -> Self {
         self.throttling = throttling;
+        self
+    }
+
+    /// Takes the time from a word, in nanoseconds, instead of the system's clock: for experiments
+    /// on a simulated one, in which no thread waits.
+    #[cfg(feature = "lab")]
+    #[visibility::make(pub)]
+    pub(crate) fn clock(mut self, clock: Arc<AtomicU64>) -> Self {
+        self.lab.clock = Some(clock);
         self
     }
 

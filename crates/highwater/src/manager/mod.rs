@@ -204,6 +204,8 @@ pub(crate) struct Core {
     readahead: ReadaheadMax,
     /// Creation time: zero of the manager's clock.
     begun: Instant,
+    #[cfg(feature = "lab")]
+    clock: Option<Arc<crate::sync::atomic::AtomicU64>>,
     capacity: CapacityRange,
     wakeup: Arc<Wakeup>,
     /// Periodic work of a manager without threads.
@@ -324,11 +326,9 @@ impl Core {
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime)
             .counting_dirty_for(groups.clone())
             .counting_accesses(policy.accesses_max())
-            .writing_by((engine == IoEngine::Ring).then(WriteRing::new));
-        let cache = Arc::new(match swap {
-            Some(area) => cache.swapping_to(Arc::new(area)),
-            None => cache,
-        });
+            .writing_by((engine == IoEngine::Ring).then(WriteRing::new))
+            .swapping_to(swap);
+        let cache = Arc::new(cache);
         let root = groups.root();
         root.set_max(capacity.target())
             .expect("nothing is charged yet");
@@ -352,6 +352,8 @@ impl Core {
             throttling,
             readahead,
             begun: Instant::now(),
+            #[cfg(feature = "lab")]
+            clock: lab.clock,
             capacity,
             alarms: Arc::new(Alarms::new(Arc::clone(&wakeup), timer)),
             wakeup,

@@ -62,7 +62,9 @@ pub use latched::{FrameRead, FrameWrite, Glimpse, LATCH_LOCK, LatchTurn, MemoryR
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 pub(crate) use membarrier::Membarrier;
 #[cfg(any(not(target_os = "linux"), loom, miri))]
-pub(crate) use no_ring::{NoBell as Bell, NoRing as FrameRing, NoWriteRing as WriteRing};
+pub(crate) use no_ring::{
+    NoBell as Bell, NoRing as FrameRing, NoTakenRing as TakenRing, NoWriteRing as WriteRing,
+};
 pub(crate) use reservation::{HUGE_FRAMES, HugePages};
 pub use reservation::{MapError, Reservation};
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
@@ -73,7 +75,7 @@ pub(crate) use token::{ORDER_BITS, TAG_LARGE, TAG_ORDER_SHIFT, Token, order_of_b
 pub(crate) use vectored::{PlacedWrite, read_vectored_at, write_vectored_at};
 pub use words::{Zeroable, zeroed};
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
-pub(crate) use write_ring::WriteRing;
+pub(crate) use write_ring::{TakenRing, WriteRing};
 
 use std::io;
 

@@ -23,7 +23,19 @@ impl NoWriteRing {
         Self
     }
 
-    pub(crate) fn write_all(&self, _: &mut [PlacedWrite<'_>]) {}
+    pub(crate) fn take(&self) -> Option<NoTakenRing<'_>> {
+        None
+    }
+}
+
+/// See `write_ring.rs`.
+#[derive(Debug)]
+pub(crate) struct NoTakenRing<'a>(Infallible, PhantomData<&'a ()>);
+
+impl NoTakenRing<'_> {
+    pub(crate) fn write_all(&mut self, _: &mut [PlacedWrite<'_>]) {
+        match self.0 {}
+    }
 }
 
 /// See `ring.rs`.

@@ -27,28 +27,51 @@ impl WriteRing {
         Self(OnceLock::new())
     }
 
+    /// Takes the ring, unless another thread has it or the system has none.
+    pub(crate) fn take(&self) -> Option<TakenRing<'_>> {
+        let mut refusal = None;
+        let place = self.0.get_or_init(|| {
+            let ring = IoUring::builder().dontfork().build(ENTRIES);
+            let ring = ring.map_err(|error| refusal = Some(error));
+            Mutex::new(&WRITE_RING_LOCK, ring.ok())
+        });
+        if let Some(error) = refusal {
+            tracing::info!(%error, "no io_uring: pages are written back one run at a time");
+        }
+        let ring = place.lock().take();
+        ring.is_some().then_some(TakenRing { ring, place })
+    }
+}
+
+/// The ring, for the thread that has taken it, until dropped.
+pub(crate) struct TakenRing<'a> {
+    /// `None` once it was refused.
+    ring: Option<IoUring>,
+    place: &'a Mutex<Option<IoUring>>,
+}
+
+impl TakenRing<'_> {
     /// Writes to all places at once, as far as the system does, and returns when none of the writes
-    /// is in flight. Does nothing if another thread writes now, or the system has no rings.
+    /// is in flight.
     ///
     /// # Cost
     ///
     /// A system call for all that start, and one for each few that end.
-    pub(crate) fn write_all(&self, writes: &mut [PlacedWrite<'_>]) {
-        let place = self.0.get_or_init(|| {
-            let ring = IoUring::builder().dontfork().build(ENTRIES);
-            let ring = ring.inspect_err(|error| {
-                tracing::info!(%error, "no io_uring: pages are written back one run at a time");
-            });
-            Mutex::new(&WRITE_RING_LOCK, ring.ok())
-        });
-        let taken = place.lock().take();
-        let Some(mut ring) = taken else { return };
-        if let Err(error) = run(&mut ring, writes) {
+    pub(crate) fn write_all(&mut self, writes: &mut [PlacedWrite<'_>]) {
+        let Some(ring) = &mut self.ring else { return };
+        if let Err(error) = run(ring, writes) {
             tracing::warn!(%error, "io_uring is refused: pages are written back one run at a time");
-            // The ring goes, and with it the entries that the system has not taken.
-            return;
+            // With it go the entries that the system has not taken.
+            self.ring = None;
         }
-        *place.lock() = Some(ring);
+    }
+}
+
+impl Drop for TakenRing<'_> {
+    fn drop(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            *self.place.lock() = Some(ring);
+        }
     }
 }
 
@@ -153,7 +176,9 @@ mod tests {
                 taken: 0,
             })
             .collect();
-        ring.write_all(&mut writes);
+        if let Some(mut ring) = ring.take() {
+            ring.write_all(&mut writes);
+        }
         let taken = writes.iter().map(|write| write.taken).collect();
         let mut bytes = vec![0; 400];
         let len = file.read_at(&mut bytes, 0).expect("it can be read");

@@ -13,16 +13,12 @@ use crate::units::{Pages, Pfn};
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) isolated: Vec<Pfn>,
-    /// Pages to evict that are clean.
     pub(super) candidates: Vec<Pfn>,
-    /// Pages to evict that have to be written back first.
-    pub(super) dirty: Vec<Pfn>,
     pub(super) putback: Vec<(Pfn, Placement)>,
     pub(super) evict: EvictBatch,
     pub(super) seen: ScanNotes,
-    /// Pages of the cluster that were written back, and those that were evicted.
+    /// Pages of the cluster that were written back.
     pub(super) nr_written: u64,
-    pub(super) nr_evicted: u64,
 }
 
 /// The state of one pass.

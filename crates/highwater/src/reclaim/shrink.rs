@@ -1,11 +1,9 @@
 //! Scanning a cluster of one list (`shrink_folio_list`), or of LRU's victims on both (module
-//! `order`): isolate, check, evict, write back, put back.
+//! `order`): isolate, check, write back, evict, put back.
 //!
-//! Pages are isolated under the lruvec's lock, and everything else happens without it. All clean
-//! pages are evicted together, so that the heavy barrier of retracting is paid once, and their
-//! frames are free before the first dirty page is written: no thread waits for storage beside clean
-//! pages. The dirty ones are written in the order of their file, neighbours together, and evicted
-//! after that. The others go to the heads of their lists.
+//! Pages are isolated under the lruvec's lock, and everything else happens without it. All
+//! evictable pages are evicted together, so that the heavy barrier of retracting is paid once; the
+//! others go to the heads of their lists; frames are freed last.
 
 use super::control::{Actor, ScanControl};
 use super::lists::{LruList, PageType, Placement, Side};
@@ -14,8 +12,7 @@ use super::policy::{EvictedBy, Fate, Look};
 use super::round::{Round, Scan, Scratch, Step};
 use super::stats::{pages_item, signed};
 use super::{LruvecRef, Reclaim};
-use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WriteBackError};
-use crate::sync::Woken;
+use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WriteBackError, WrittenBack};
 use crate::units::{Pages, Pfn};
 
 /// One list's part of a step.
@@ -189,17 +186,13 @@ impl Reclaim {
         scan.outcome.nr_scanned += scanned;
         self.stats
             .count_scanned(lruvec.group(), scan.control.account(), page_type, scanned);
-        (scan.scratch.nr_written, scan.scratch.nr_evicted) = (0, 0);
+        scan.scratch.nr_written = 0;
         self.sort_isolated(cluster, scan);
         self.evict_candidates(cluster, scan);
-        if !scan.scratch.dirty.is_empty() {
-            self.clean_dirty(cluster, scan);
-            self.evict_candidates(cluster, scan);
-        }
         let scratch = &mut scan.scratch;
         debug_assert_eq!(
-            scratch.putback.len() as u64 + scratch.nr_evicted,
-            scratch.isolated.len() as u64,
+            scratch.putback.len() + scratch.evict.evicted.len(),
+            scratch.isolated.len(),
             "each isolated page is put back or evicted"
         );
         let count = |place: Placement, from| {
@@ -221,11 +214,13 @@ impl Reclaim {
         self.lruvecs
             .note_seen(&self.cache, lruvec, page_type, &scratch.seen);
         scratch.seen.clear();
-        let evicted = scratch.nr_evicted;
+        let evicted = scratch.evict.evicted.len() as u64;
+        let freed = self.free_evicted(&mut scratch.evict);
         self.note_settled(cluster);
         scratch.evict.woken.wake();
         lruvec.note_cost(page_type, scratch.nr_written, scanned - evicted);
         scan.outcome.nr_evicted += evicted;
+        scan.outcome.nr_reclaimed += freed.0;
         self.stats
             .count_freed(lruvec.group(), scan.control.account(), page_type, evicted);
         scanned
@@ -285,34 +280,24 @@ impl Reclaim {
     /// Decides for each isolated page: to evict it, or its placement.
     fn sort_isolated(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
         scan.scratch.candidates.clear();
-        scan.scratch.dirty.clear();
         for nth in 0..scan.scratch.isolated.len() {
             let pfn = scan.scratch.isolated[nth];
             match self.place_of(pfn, cluster, scan) {
                 Some(place) => scan.scratch.putback.push((pfn, place)),
-                None => match self.cache.is_dirty(pfn) {
-                    true => scan.scratch.dirty.push(pfn),
-                    false => self.unmap_candidate(pfn, cluster, scan),
-                },
+                None if self.unmap(pfn, cluster.round.level, scan.control) => {
+                    scan.scratch.candidates.push(pfn);
+                }
+                None => scan.scratch.putback.push((pfn, self.side_of(pfn).into())),
             }
         }
-        let scratch = &scan.scratch;
         debug_assert_eq!(
-            scratch.putback.len() + scratch.candidates.len() + scratch.dirty.len(),
-            scratch.isolated.len(),
-            "each isolated page is put back, or to be evicted"
+            scan.scratch.putback.len() + scan.scratch.candidates.len(),
+            scan.scratch.isolated.len(),
+            "each isolated page is put back or a candidate"
         );
     }
 
-    /// Unmaps a clean page, which is a candidate then, or puts it back.
-    fn unmap_candidate(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
-        match self.unmap(pfn, cluster.round.level, scan.control) {
-            true => scan.scratch.candidates.push(pfn),
-            false => scan.scratch.putback.push((pfn, self.side_of(pfn).into())),
-        }
-    }
-
-    /// Returns a page's placement; `None` if it is to be evicted, once it is clean.
+    /// Returns a page's placement; `None` if it is to be evicted, and clean.
     fn place_of(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Option<Placement> {
         if self.cache.has_flag(pfn, PageFlag::Unevictable) {
             return Some(Placement::Unevictable);
@@ -326,14 +311,14 @@ impl Reclaim {
             (Fate::Cull, _) => Some(Placement::Unevictable),
             // At the last priority, the request for memory outweighs recent accesses.
             (_, entries) if cluster.is_last_resort() && entries != Referenced::Contended => {
-                self.place_if_dirty(pfn, cluster, scan)
+                self.clean(pfn, cluster, scan).err()
             }
             (Fate::Stay { to, credit }, _) => {
                 self.cache.replace_credit(pfn, credit);
                 Some(to.into())
             }
             (Fate::EvictClean, _) if self.cache.is_dirty(pfn) => Some(self.side_of(pfn).into()),
-            (Fate::Evict | Fate::EvictClean, _) => self.place_if_dirty(pfn, cluster, scan),
+            (Fate::Evict | Fate::EvictClean, _) => self.clean(pfn, cluster, scan).err(),
         }
     }
 
@@ -394,54 +379,46 @@ impl Reclaim {
         true
     }
 
-    /// Returns the placement of a page that is dirty, if the pass takes clean pages alone, or clean
-    /// pages of files first.
-    fn place_if_dirty(
-        &self,
-        pfn: Pfn,
-        cluster: &Cluster<'_>,
-        scan: &mut Scan<'_>,
-    ) -> Option<Placement> {
+    /// Writes a page back if it is dirty; returns its placement if that fails, or if the pass takes
+    /// clean pages alone, or clean pages of files first.
+    fn clean(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Result<(), Placement> {
         if !self.cache.is_dirty(pfn) {
-            return None;
+            return Ok(());
         }
         let is_spared = !scan.writes_dirty && cluster.page_type == PageType::File;
-        scan.has_spared_dirty |= is_spared;
-        let stays = is_spared || scan.control.actor == Actor::Clean;
-        stays.then(|| self.side_of(pfn).into())
-    }
-
-    /// Writes the dirty pages of a cluster back: those that are clean then are candidates, and the
-    /// others are put back.
-    fn clean_dirty(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
-        let (scratch, outcome) = (&mut scan.scratch, &mut scan.outcome);
-        scratch.candidates.clear();
-        let dirty = std::mem::take(&mut scratch.dirty);
-        let (written, woken) = Woken::held_by(|| self.cache.write_back_isolated(&dirty));
-        scratch.evict.woken.append(woken);
-        debug_assert!(
-            written.awaited.is_empty(),
-            "this thread has isolated them, so that no other awaits them"
-        );
-        scratch.nr_written += written.nr_written;
-        self.stats.nr_vmscan_write.add(written.nr_written);
-        outcome.nr_borrowed += written.nr_latched;
-        // Their logs have to be asked first, by a thread that holds no page isolated.
-        outcome.nr_wal_blocked += written.held_up.len() as u64;
-        outcome.nr_write_failed += written.nr_failed;
-        if let Some(error) = written.first_error {
-            (0..written.nr_failed).for_each(|_| self.note_write_failed(&error));
-            outcome.write_error = Some(error);
+        if is_spared || scan.control.actor == Actor::Clean {
+            scan.has_spared_dirty |= is_spared;
+            return Err(self.side_of(pfn).into());
         }
-        for &pfn in &dirty {
-            match self.cache.is_dirty(pfn) {
-                // In use, or refused by its storage, its log, or for want of a swap slot.
+        let woken = &mut scan.scratch.evict.woken;
+        match self.cache.try_write_back(pfn, woken) {
+            // This thread has isolated it, so no other can await it.
+            Ok(WrittenBack::Written | WrittenBack::Awaited(_)) => {
+                self.stats.nr_vmscan_write.add(1);
+                scan.scratch.nr_written += 1;
+                debug_assert!(
+                    scan.scratch.nr_written <= scan.scratch.isolated.len() as u64,
+                    "{pfn}: more pages were written back than isolated"
+                );
+                Ok(())
+            }
+            // A page whose latch is held will not be evicted.
+            Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
+            // Its log has to be asked first, by a thread that holds no page isolated.
+            Ok(WrittenBack::HeldUp) => {
+                scan.outcome.nr_wal_blocked += 1;
+                Err(Placement::Active)
+            }
+            // No free swap slot: it stays.
+            Ok(WrittenBack::NoSlot) => Err(Placement::Active),
+            Err(error) => {
+                self.note_write_failed(&error);
+                scan.outcome.nr_write_failed += 1;
+                scan.outcome.write_error = Some(error);
                 // Activated: an immediate retry would most likely fail again.
-                true => scan.scratch.putback.push((pfn, Placement::Active)),
-                false => self.unmap_candidate(pfn, cluster, scan),
+                Err(Placement::Active)
             }
         }
-        scan.scratch.dirty = dirty;
     }
 
     /// Counts and reports a page that reclaim could not write back.
@@ -451,15 +428,13 @@ impl Reclaim {
         }
     }
 
-    /// Evicts the candidates and frees their frames; puts back those that are pinned or latched.
+    /// Evicts the candidates, and puts back those that are pinned or latched.
     fn evict_candidates(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
         let (scratch, outcome) = (&mut scan.scratch, &mut scan.outcome);
         let (lruvec, short) = (cluster.lruvec, &cluster.round.home);
         let leave = |evicted: &[Evicted]| self.leave_shadows(lruvec, short, evicted);
         self.cache
             .evict_leaving(&scratch.candidates, &mut scratch.evict, leave);
-        scratch.nr_evicted += scratch.evict.evicted.len() as u64;
-        outcome.nr_reclaimed += self.free_evicted(&mut scratch.evict).0;
         for &(pfn, kept) in &scratch.evict.kept {
             debug_assert!(
                 kept != Kept::Busy,

@@ -48,6 +48,9 @@ pub(super) struct Speed {
 pub(super) struct Disk {
     speed: Speed,
     clock: Option<Mutex<Clock>>,
+    /// The simulated time in nanoseconds, for the manager. Written by: the actor that runs. Read
+    /// by: the manager. Publishes: nothing.
+    time: Arc<AtomicU64>,
     counts: Counts,
 }
 
@@ -83,6 +86,7 @@ impl Disk {
         Arc::new(Self {
             speed,
             clock: Some(Mutex::default()),
+            time: Arc::default(),
             counts: Counts::default(),
         })
     }
@@ -92,6 +96,7 @@ impl Disk {
         Arc::new(Self {
             speed,
             clock: None,
+            time: Arc::default(),
             counts: Counts::default(),
         })
     }
@@ -99,8 +104,20 @@ impl Disk {
     /// Sets the time of the actor that runs from now on; returns that of the former one.
     pub(super) fn turn(&self, now: Duration) -> Duration {
         self.clock().map_or(Duration::ZERO, |mut clock| {
+            self.tell(now);
             std::mem::replace(&mut clock.now, now)
         })
+    }
+
+    /// Returns the word that has the simulated time, if it is simulated.
+    pub(super) fn time(&self) -> Option<Arc<AtomicU64>> {
+        self.clock.is_some().then(|| Arc::clone(&self.time))
+    }
+
+    fn tell(&self, now: Duration) {
+        let nanos = u64::try_from(now.as_nanos()).expect("584 years");
+        // Relaxed: one thread runs.
+        self.time.store(nanos, Ordering::Relaxed);
     }
 
     fn clock(&self) -> Option<MutexGuard<'_, Clock>> {
@@ -115,6 +132,7 @@ impl Disk {
                 // First come, first served.
                 clock.free_at = clock.free_at.max(clock.now) + time;
                 clock.now = clock.free_at;
+                self.tell(clock.now);
             }
         }
     }

@@ -147,6 +147,10 @@ impl Data {
             Background::Off => builder.topology(highwater::topology::Topology::flat(1)),
             Background::Thread => builder,
         };
+        let builder = match disk.time() {
+            Some(time) => builder.clock(time),
+            None => builder,
+        };
         let hw = builder.build()?;
         let file = self.file.try_clone().and_then(FileBacking::new);
         let backing: Arc<dyn Backing> = Arc::new(OnDisk {

@@ -3,7 +3,8 @@
 //!
 //! A client's time grows by its transfers and by a microsecond for each operation. The background
 //! threads work when there is something to do and their own last work has ended: what they free is
-//! there at once, and the disk is busy until they have done.
+//! there at once, and the disk is busy until they have done. The manager's own clock is the
+//! simulated one: which pages have been dirty for long does not depend on the machine.
 
 use std::time::Duration;
 
@@ -120,4 +121,44 @@ pub(super) fn run(
     (ran.refaults, ran.faults) = (after[0] - before[0], after[1] - before[1]);
     data.close(&file, mapping)?;
     Ok(ran)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::EXPERIMENT;
+    use super::super::variants::{OURS, VARIANTS};
+    use super::*;
+    use crate::experiments::{Options, Size};
+    use crate::report::Judge;
+
+    /// Goal: one seed gives one outcome. Method: the variant that depends on the time for which
+    /// pages were dirty, twice.
+    #[test]
+    fn one_seed_gives_one_outcome() {
+        let setup = Setup {
+            topology: EXPERIMENT.topology.parse().unwrap(),
+            judge: Judge::Counts,
+            options: Options {
+                size: Size::Quick,
+                ..Options::default()
+            },
+        };
+        let ours = VARIANTS
+            .iter()
+            .find(|variant| variant.name == OURS)
+            .unwrap();
+        let outcome = |()| {
+            let data = Data::new(4_000).unwrap();
+            let ran = run(&setup, &data, ours, &Control::default()).unwrap();
+            assert!(ran.transfers.writes > 0 && ran.wrong == 0);
+            (
+                ran.seconds.to_bits(),
+                ran.refaults,
+                ran.faults,
+                ran.transfers,
+            )
+        };
+        let [first, second] = [(), ()].map(outcome);
+        assert_eq!(first, second);
+    }
 }

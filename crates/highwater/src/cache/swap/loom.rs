@@ -63,7 +63,7 @@ impl Scene {
     fn new(storage: Arc<dyn Backing>) -> Arc<Self> {
         let memory = Arc::new(FrameMemory::new(Pages(3)).unwrap());
         let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), Regime::Atomic)
-            .swapping_to(Arc::new(SwapArea::on(storage)));
+            .swapping_to(Some(SwapArea::on(storage)));
         let file = cache.open_memory(Pages(2), FileKind::Anon).unwrap();
         let scene = Self {
             memory,
