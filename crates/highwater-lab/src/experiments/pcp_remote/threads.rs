@@ -12,6 +12,7 @@ use super::parts::{Flow, PURGERS, TENANTS, frames, purger_cpu, tenant_cpu};
 use super::variants::{Events, Lists, Page};
 use crate::experiments::crew::{Crew, Hand};
 use crate::experiments::{ExperimentError, Setup};
+use crate::report::text::to_f64;
 
 /// Pages handed over at once.
 const CHUNK: usize = 512;
@@ -26,6 +27,9 @@ pub(super) struct Timed {
     pub(super) events: Events,
     pub(super) refused: u64,
     pub(super) lost: u64,
+    /// The time in which the tenant that ended last was served, for each second of the mean: the
+    /// worst round.
+    pub(super) last_over_mean: f64,
 }
 
 impl Timed {
@@ -38,12 +42,12 @@ impl Timed {
             events: Events {
                 alloc_visits: one.alloc_visits + two.alloc_visits,
                 free_visits: one.free_visits + two.free_visits,
-                remote_locks: one.remote_locks + two.remote_locks,
                 waits: one.waits + two.waits,
                 waited_ns: one.waited_ns + two.waited_ns,
             },
             refused: self.refused + other.refused,
             lost: self.lost + other.lost,
+            last_over_mean: self.last_over_mean.max(other.last_over_mean),
         }
     }
 }
@@ -131,11 +135,16 @@ pub(super) fn run(setup: &Setup, (variant, flow): (&str, Flow)) -> Result<Timed,
         queues: (0..TENANTS).map(|_| Queue::default()).collect(),
         working: AtomicUsize::new(TENANTS),
     };
-    let (seconds, refused) = thread::scope(|scope| {
+    let (seconds, tenants) = thread::scope(|scope| {
         let crew = Crew::new(scope);
         let shared = &shared;
         let tenants: Result<Vec<_>, _> = (0..TENANTS)
-            .map(|tenant| crew.start(move || shared.work(tenant, flow, chunks)))
+            .map(|tenant| {
+                crew.start(move || {
+                    let refused = shared.work(tenant, flow, chunks);
+                    (refused, Instant::now())
+                })
+            })
             .collect();
         let purgers: Result<Vec<_>, _> = (0..PURGERS)
             .map(|purger| crew.start(move || shared.purge(purger)))
@@ -143,15 +152,22 @@ pub(super) fn run(setup: &Setup, (variant, flow): (&str, Flow)) -> Result<Timed,
         let (tenants, purgers) = (tenants?, purgers?);
         let begun = Instant::now();
         crew.go();
-        let refused = tenants.into_iter().map(Hand::join).sum();
+        let tenants: Vec<_> = tenants.into_iter().map(Hand::join).collect();
         purgers.into_iter().for_each(Hand::join);
-        Ok::<_, ExperimentError>((begun.elapsed().as_secs_f64(), refused))
+        let seconds = begun.elapsed().as_secs_f64();
+        let since = |(refused, ended): (u64, Instant)| (refused, (ended - begun).as_secs_f64());
+        let tenants: Vec<_> = tenants.into_iter().map(since).collect();
+        Ok::<_, ExperimentError>((seconds, tenants))
     })?;
+    let refused = tenants.iter().map(|(refused, _)| refused).sum();
+    let served = || tenants.iter().map(|(_, seconds)| *seconds);
+    let mean = served().sum::<f64>() / to_f64(TENANTS as u64);
     Ok(Timed {
         pages: (TENANTS * chunks * CHUNK) as u64 - refused,
         seconds,
         events: lists.events(),
         refused,
         lost: lists.lost(),
+        last_over_mean: served().fold(0.0, f64::max) / mean,
     })
 }

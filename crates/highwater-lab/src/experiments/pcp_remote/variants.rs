@@ -26,8 +26,6 @@ pub(super) struct Events {
     /// Visits to the back end that took frames, and that gave frames back.
     pub(super) alloc_visits: u64,
     pub(super) free_visits: u64,
-    /// Frees that took the lock of another CPU's list.
-    pub(super) remote_locks: u64,
     /// Waits for a lock of the back end or of a list, and lists that were found held.
     pub(super) waits: u64,
     pub(super) waited_ns: u64,
@@ -38,7 +36,6 @@ impl Events {
         Self {
             alloc_visits: self.alloc_visits - earlier.alloc_visits,
             free_visits: self.free_visits - earlier.free_visits,
-            remote_locks: self.remote_locks - earlier.remote_locks,
             waits: self.waits - earlier.waits,
             waited_ns: self.waited_ns - earlier.waited_ns,
         }
@@ -158,8 +155,6 @@ impl Lists {
                 Events {
                     alloc_visits: counters.refills,
                     free_visits: times.holds().saturating_sub(counters.refills),
-                    // A pool's free goes to the list of the CPU that frees.
-                    remote_locks: 0,
                     waits: times.contended() + counters.fallbacks,
                     waited_ns: times.wait_ns.sum(),
                 }
@@ -169,7 +164,6 @@ impl Lists {
                 Events {
                     alloc_visits: counts.refills,
                     free_visits: counts.drains,
-                    remote_locks: counts.remote,
                     waits: counts.waits,
                     waited_ns: counts.waited_ns,
                 }
