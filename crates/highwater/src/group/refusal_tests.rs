@@ -477,3 +477,55 @@ fn a_polled_charge_beside_one_in_flight_queues_without_a_sleep() {
     group.slot().words(0).chain.end();
     tree.check_invariants();
 }
+
+// Goal: threads that stand still in mid-charge leave every group's usage known to within the stock
+// of their CPU. Method: operations in flight at 3 of 7 groups that have a chain word and at 3 that
+// have none, by turns; 40 groups charge, uncharge, force and move beside them.
+#[test]
+fn threads_in_mid_charge_do_not_widen_what_a_cpu_parks() {
+    let (tree, mut random) = (GroupTree::new(1), fastrand::Rng::with_seed(19));
+    let top = child(&tree.root(), "top", Bytes::MAX);
+    let names: Vec<_> = (0..40).map(|nth| format!("g{nth}")).collect();
+    let groups = names.iter().map(|name| child(&top, name, Bytes::MAX));
+    let groups: Vec<_> = groups.collect();
+    let _used: Vec<_> = groups
+        .iter()
+        .map(|group| group.try_charge(Bytes::mib(4)).unwrap())
+        .collect();
+    let used = Bytes::mib(4 * 40);
+    for _ in 0..50 {
+        let stopped: Vec<_> = [0..7, 7..40]
+            .into_iter()
+            .flat_map(|from| random.choose_multiple(from, 3))
+            .map(|nth| groups[nth].clone())
+            .collect();
+        for group in &stopped {
+            let word = &group.slot().words(0).chain;
+            word.begin().expect("nothing else is in flight");
+        }
+        for _ in 0..2_000 {
+            let [from, to] = [(); 2].map(|()| &groups[random.usize(..40)]);
+            let bytes = Bytes(random.u64(..300 << 10));
+            let mut charge = match random.u8(..8) {
+                0 => from.force_charge(bytes),
+                _ => from.try_charge(bytes).unwrap(),
+            };
+            drop(charge.transfer(to, Bytes(bytes.0 / 2)).unwrap());
+            drop(charge);
+            for group in groups.iter().chain([&top, &tree.root()]) {
+                let usage = group.usage_bounds();
+                let own = if group.depth() > 1 {
+                    Bytes::mib(4)
+                } else {
+                    used
+                };
+                assert!(usage.contains(own), "{}: {usage:?}", group.path());
+                assert!(usage.high - usage.low <= Bytes::kib(448 * 4), "{usage:?}");
+            }
+        }
+        for group in &stopped {
+            group.slot().words(0).chain.end();
+        }
+        tree.check_invariants();
+    }
+}

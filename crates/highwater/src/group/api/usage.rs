@@ -21,6 +21,8 @@ impl GroupNode {
     /// they may hold. Adversaries:
     /// `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`,
     /// `tests/usage.rs::a_thousand_groups_on_384_cpus_park_no_more_than_a_stock`,
+    /// `tests/usage_attacked.rs::no_operation_makes_an_interval_wider_than_the_stock`,
+    /// `tests/usage_attacked.rs::the_bound_holds_at_every_moment_beside_threads_that_charge`,
     /// `tests/usage.rs::a_group_that_many_cpus_have_used_reads_as_what_it_uses`.
     ///
     /// # Cost
