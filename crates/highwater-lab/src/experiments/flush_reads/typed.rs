@@ -71,8 +71,19 @@ pub(super) struct Typed {
     is_promised: bool,
     reads: u64,
     updates: u64,
+    /// What a read states beside updates that nothing has flushed; `None` where nothing updates.
+    pending: Option<Pending>,
     staleness_max: u64,
     violations: u64,
+}
+
+/// A read after [`BURST`] updates, before the thread that updates begins.
+#[derive(Debug)]
+struct Pending {
+    /// Whether the tolerance lets the read leave them out.
+    is_tolerated: bool,
+    staleness: u64,
+    is_missing_any: bool,
 }
 
 /// Updates of the item that is verified, by the only thread that updates. Written by: that thread
@@ -106,15 +117,25 @@ fn of_tree(nr_cpus: usize, way: Way, reads: u64) -> Result<Typed, ExperimentErro
     let group = child(&slice, "group").expect("a new name");
     let (end, truth, begun) = (End::default(), Truth::default(), Instant::now());
     let tolerance = (way.tolerance)(nr_cpus);
+    let before = burst(&group, &truth, 0);
+    let mut typed = Typed {
+        is_promised: way.part == 1,
+        ..Typed::new(format!("{OURS}: {}", way.name))
+    };
+    // At a moment of zero: no update is older than the tolerance, however long this thread waited.
+    let stats = typed.verify(Some(&truth), &|| {
+        group.read_stats(tolerance, Duration::ZERO)
+    });
+    typed.pending = Some(Pending {
+        is_tolerated: way.part == 1,
+        staleness: stats.staleness,
+        is_missing_any: is_below(&stats, before),
+    });
     thread::scope(|scope| {
         let crew = Crew::new(scope);
-        let updater = crew.start(|| update(&group, &truth, &end))?;
+        let updater = crew.start(|| update(&group, &truth, before, &end))?;
         crew.go();
         let ends = end.ends();
-        let mut typed = Typed {
-            is_promised: way.part == 1,
-            ..Typed::new(format!("{OURS}: {}", way.name))
-        };
         typed.read(reads, Some(&truth), || {
             group.read_stats(tolerance, begun.elapsed())
         });
@@ -141,24 +162,35 @@ fn of_manager(reads: u64) -> Result<Typed, ExperimentError> {
     Ok(typed)
 }
 
-/// Adds 1 to each item in turn, on its CPUs in turn, until the end; returns the number of rounds.
-fn update(group: &GroupNode, truth: &Truth, end: &End) -> u64 {
-    let mut rounds = 0;
+/// Updates after so many rounds, until the end; returns the number of rounds.
+fn update(group: &GroupNode, truth: &Truth, mut rounds: u64, end: &End) -> u64 {
     loop {
-        for _ in 0..BURST {
-            let cpu = CpuId::from_index(usize::try_from(rounds % CPUS).unwrap_or(0));
-            // Release: see the type.
-            truth.begun.store(rounds + 1, Ordering::Release);
-            for item in &StatItem::ALL[..ITEMS] {
-                group.at(cpu).add_stat(*item, 1);
-            }
-            rounds += 1;
-            truth.done.store(rounds, Ordering::Release);
-        }
+        rounds = burst(group, truth, rounds);
         if end.wait(NAP) {
             return rounds;
         }
     }
+}
+
+/// Adds 1 to each item in turn, on its CPUs in turn, [`BURST`] times; returns the number of rounds.
+fn burst(group: &GroupNode, truth: &Truth, before: u64) -> u64 {
+    let rounds = before + BURST;
+    for round in before..rounds {
+        let cpu = CpuId::from_index(usize::try_from(round % CPUS).unwrap_or(0));
+        // Release: see the type.
+        truth.begun.store(round + 1, Ordering::Release);
+        for item in &StatItem::ALL[..ITEMS] {
+            group.at(cpu).add_stat(*item, 1);
+        }
+        truth.done.store(round + 1, Ordering::Release);
+    }
+    rounds
+}
+
+/// Returns whether any of the items is below `rounds`.
+fn is_below(stats: &Stats, rounds: u64) -> bool {
+    let mut values = StatItem::ALL[..ITEMS].iter().map(|item| stats.get(*item));
+    values.any(|value| u64::try_from(value).unwrap_or(0) < rounds)
 }
 
 impl Typed {
@@ -169,6 +201,7 @@ impl Typed {
             is_promised: true,
             reads: 0,
             updates: 0,
+            pending: None,
             staleness_max: 0,
             violations: 0,
         }
@@ -190,7 +223,7 @@ impl Typed {
         }
     }
 
-    fn verify(&mut self, truth: Option<&Truth>, read: &impl Fn() -> Stats) {
+    fn verify(&mut self, truth: Option<&Truth>, read: &impl Fn() -> Stats) -> Stats {
         // Acquire: see the type.
         let done = truth.map_or(0, |truth| truth.done.load(Ordering::Acquire));
         let stats = read();
@@ -201,6 +234,7 @@ impl Typed {
             value + stats.staleness < done || value > begun + stats.staleness
         });
         self.violations += u64::from(is_off);
+        stats
     }
 
     fn read_us(&self, quantile: f64) -> f64 {
@@ -225,6 +259,17 @@ impl Typed {
             ))
             .equal(&self.violations, &0),
         );
+        if let Some(pending) = &self.pending {
+            pending.checks(&self.name, checks);
+            // The thread that updates does a burst before it looks whether reads have ended.
+            checks.push(
+                Check::counted(format!("{}: updates beside the reads", self.name)).at_least(
+                    to_f64(self.updates.saturating_sub(BURST)),
+                    to_f64(BURST),
+                    Unit::Plain,
+                ),
+            );
+        }
         if self.is_promised {
             checks.push(
                 Check::timed(format!("{}: p50 of a typed read", self.name)).at_most(
@@ -234,5 +279,25 @@ impl Typed {
                 ),
             );
         }
+    }
+}
+
+impl Pending {
+    /// Checks that the staleness is not 0 because nothing was stale.
+    fn checks(&self, name: &str, checks: &mut Vec<Check>) {
+        let check = |what: &str| Check::counted(format!("{name}: {what}"));
+        checks.push(match self.is_tolerated {
+            true => check(&format!(
+                "staleness stated beside {BURST} pending updates of each item"
+            ))
+            .at_least(to_f64(self.staleness), 1.0, Unit::Plain),
+            false => check(&format!(
+                "staleness stated after {BURST} updates were flushed"
+            ))
+            .equal(&self.staleness, &0),
+        });
+        let missing = u64::from(self.is_missing_any);
+        let expected = u64::from(self.is_tolerated);
+        checks.push(check("first reads that lack updates").equal(&missing, &expected));
     }
 }
