@@ -41,12 +41,15 @@ const SEVEN_SLOTS: &str = "stock, 7 slots a CPU";
 const OF_COUNTER: &str = "a stock in each counter";
 
 const ONE_CPU: &str = "on one CPU";
+const FEW: &str = "1,000 groups on some of the CPUs";
 const MANY: &str = "1,000 groups on all CPUs";
 const TOO_MANY: &str = "10,000 groups, each on a few of all CPUs";
 const PROPOSAL: &str = "time for a run that faults and frees in that many groups, 40 CPUs";
 
 /// Pages that a CPU may park as a group sees it: the kernel's stock with 7 slots.
 const PAGES_OF_CPU: u64 = 7 * CHARGE_BATCH;
+/// Numbers of CPUs between one and all.
+const CPU_STEPS: [usize; 2] = [16, 64];
 /// Charged to each group throughout, so that no interval ends at zero.
 const BASE: Bytes = Bytes::mib(256);
 /// Upper bound of the words of one case, each 128 bytes.
@@ -86,7 +89,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Findings, ExperimentError> {
         judge(case, &counted, &mut checks);
         rows.extend(counted.iter().map(|counted| row(case, counted)));
     }
-    rows.extend(timing::rows(setup, control)?);
+    rows.extend(timing::rows(setup, &mut checks, control)?);
     let (kernel, skipped) = kernel::rows(setup, control)?;
     rows.extend(kernel);
     let mut config = setup.config().with("note_scope", NOTE);
@@ -112,6 +115,12 @@ fn cases(setup: &Setup) -> Vec<Case> {
         nr_groups,
         nr_cpus: 1,
     });
+    let on_few = CPU_STEPS.into_iter().filter(move |&step| step < nr_cpus);
+    let on_few = on_few.map(|nr_cpus| Case {
+        part: FEW,
+        nr_groups: 1000,
+        nr_cpus,
+    });
     let many = Case {
         part: MANY,
         nr_groups: 1000,
@@ -122,7 +131,7 @@ fn cases(setup: &Setup) -> Vec<Case> {
         nr_groups: setup.pick(10_000, 3000),
         nr_cpus,
     };
-    on_one.chain([many, too_many]).collect()
+    on_one.chain(on_few).chain([many, too_many]).collect()
 }
 
 impl Case {
@@ -242,9 +251,10 @@ fn count_stock(setup: &Setup, case: &Case, name: &'static str, slots: StockSlots
 }
 
 fn row(case: &Case, counted: &Counted) -> Row {
-    // The first table has several numbers of groups under each name.
+    // The first tables have several numbers of groups and CPUs under each name.
     let variant = match case.part {
         ONE_CPU => format!("{}, {}", counted.name, groups_of(case.nr_groups)),
+        FEW => format!("{}, {} CPUs", counted.name, case.nr_cpus),
         _ => counted.name.to_owned(),
     };
     Row::new(case.part, Source::Run, variant)
@@ -269,6 +279,7 @@ fn judge(case: &Case, counted: &[Counted], checks: &mut Vec<Check>) {
     };
     let place = match case.part {
         ONE_CPU => format!("{} on one CPU", groups_of(case.nr_groups)),
+        FEW => format!("1,000 groups on {} CPUs", case.nr_cpus),
         part => part.to_owned(),
     };
     let (ours, seven, one) = (of(OURS), of(SEVEN_SLOTS), of(ONE_SLOT));

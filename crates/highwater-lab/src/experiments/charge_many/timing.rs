@@ -11,7 +11,7 @@ use crate::control::Control;
 use crate::experiments::clock::{median, time_threads};
 use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
-use crate::report::{Row, Source};
+use crate::report::{Check, Row, Source, Unit};
 
 const PART: &str = "CPU time of a charge and its uncharge, at depth 4, on this machine";
 /// Numbers of groups used in turn. The first is what the others are compared with.
@@ -21,8 +21,17 @@ pub(super) fn steps() -> u64 {
     1
 }
 
-/// Returns a row for each number of groups, with medians over interleaved rounds.
-pub(super) fn rows(setup: &Setup, control: &Control) -> Result<Vec<Row>, ExperimentError> {
+/// Numbers of groups that are judged, and how many times the time of one group each may take: as
+/// `bench charge` promises, on a machine without other load.
+const JUDGED: [(usize, f64); 3] = [(7, 1.05), (32, 2.0), (1000, 2.2)];
+
+/// Returns a row for each number of groups, with medians over interleaved rounds, and adds checks
+/// of them.
+pub(super) fn rows(
+    setup: &Setup,
+    checks: &mut Vec<Check>,
+    control: &Control,
+) -> Result<Vec<Row>, ExperimentError> {
     let rounds = setup.repeats(11, 3, 1);
     let charges: usize = setup.pick(200_000, 20_000);
     let trees: Vec<_> = GROUPS.iter().map(|&count| below_a_session(count)).collect();
@@ -43,6 +52,13 @@ pub(super) fn rows(setup: &Setup, control: &Control) -> Result<Vec<Row>, Experim
         .into_iter()
         .map(|mut times| median(times.split_off(1)))
         .collect();
+    for (&groups, &ns) in GROUPS.iter().zip(&medians) {
+        let judged = JUDGED.iter().find(|(judged, _)| *judged == groups);
+        if let Some(&(_, most)) = judged {
+            let what = format!("time of a charge: {groups} groups in turn against one");
+            checks.push(Check::timed(what).at_most(ns / medians[0], most, Unit::Ratio));
+        }
+    }
     let row = |(&groups, &ns): (&usize, &f64)| {
         Row::new(PART, Source::Run, format!("{groups} in turn"))
             .with("charge_ns", ns)
