@@ -65,9 +65,9 @@ const NOTE: &str = "CPUs are virtual, each with a thread of its own; additions a
     measured: the growth of this process's anonymous memory (smaps_rollup) over up to 1,024 \
     spaces, which are all kept. Times are CPU time on this machine, from creation to drop; a \
     per-CPU area is zeroed in the unit of each virtual CPU, as the kernel does it, on one node. \
-    With two threads each makes spaces of its own. A group that is used on at most one CPU is used on \
-    the one that its thread runs on; groups have names made beforehand. Shared locks are those of \
-    the per-CPU allocator, and of the library's tree of groups; its counters have none.";
+    With two threads each makes spaces of its own. A group that is used on at most one CPU is used \
+    on the one that its thread runs on; groups have names made beforehand. Shared locks are those \
+    of the per-CPU allocator, and of the library's tree of groups; its counters have none.";
 
 /// How spaces are used.
 #[derive(Clone, Copy)]
