@@ -225,6 +225,16 @@ fn work(store: &Store, worker: u64) -> Result<(), StoreError> {
     }
 }
 
+fn entries(store: &Store) -> Vec<store::Entry> {
+    let (mut entries, mut from) = (Vec::new(), Some(0));
+    while let Some(key) = from {
+        let (some, next) = store.scan(key).unwrap();
+        entries.extend(some);
+        from = next;
+    }
+    entries
+}
+
 /// Appends to the log; nothing is durable.
 fn append_only(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     file.seek(SeekFrom::End(0))?;
@@ -258,14 +268,8 @@ fn writers_of_one_leaf_survive_its_splits() {
             });
         }
     });
-    let mut keys = Vec::new();
-    store
-        .scan(0, |key, _| {
-            keys.push(key);
-            true
-        })
-        .unwrap();
-    assert_eq!(keys, (0..threads * each).collect::<Vec<_>>());
+    let keys = entries(&store).into_iter().map(|(key, _)| key);
+    assert!(keys.eq(0..threads * each));
 }
 
 fn open<B: Backing + 'static>(
@@ -343,6 +347,15 @@ fn a_checkpoint_begins_under_load() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn the_example_is_short_enough_to_read() {
+    const LINES_MAX: usize = 1_200;
+    let files = std::fs::read_dir("examples/engine").unwrap();
+    let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
+    let lines: usize = files.map(|entry| lines(entry.unwrap().path())).sum();
+    assert!(lines <= LINES_MAX, "{lines} lines");
 }
 
 #[test]
@@ -458,16 +471,10 @@ fn check(dir: &Path, reported: &[u64]) -> Vec<u64> {
     };
     let store = Store::open(&hw, &hw.root(), dir, media).unwrap();
     let mut found = BTreeMap::new();
-    store
-        .scan(0, |key, value| {
-            assert_eq!(
-                found.insert(key, number(Some(value))),
-                None,
-                "key {key} twice"
-            );
-            true
-        })
-        .unwrap();
+    for (key, value) in entries(&store) {
+        let twice = found.insert(key, number(Some(value)));
+        assert_eq!(twice, None, "key {key} twice");
+    }
     let mut expected = BTreeMap::new();
     let mut last = Vec::new();
     for worker in 0..WORKERS {

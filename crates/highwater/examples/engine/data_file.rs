@@ -59,9 +59,7 @@ impl<B: Backing> Backing for DataFile<B> {
         if bytes[..4] == checksum(page, bytes) || bytes.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
-        Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("the checksum of page {} does not match", page.0),
-        ))
+        let wrong = format!("the checksum of page {} does not match", page.0);
+        Err(io::Error::new(io::ErrorKind::InvalidData, wrong))
     }
 }

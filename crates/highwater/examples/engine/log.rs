@@ -23,26 +23,24 @@ use super::node::{self, Page};
 pub(crate) enum Change {
     /// The page is this.
     Image(Box<Page>),
-    /// Its leaf has this record.
-    Put(u64, Vec<u8>),
-    /// Its leaf has no record of this key.
-    Remove(u64),
+    /// Its leaf has this value of a key, or none.
+    Set(u64, Option<Vec<u8>>),
 }
 
 impl Change {
     pub(crate) fn apply(&self, page: &mut Page) {
         match self {
             Self::Image(image) => page.copy_from_slice(&image[..]),
-            Self::Put(key, value) => node::put(page, *key, value),
-            Self::Remove(key) => node::remove(page, *key),
+            Self::Set(key, Some(value)) => node::put(page, *key, value),
+            Self::Set(key, None) => node::remove(page, *key),
         }
     }
 
     fn write(&self, page: u64, into: &mut Vec<u8>) {
         let (kind, key, bytes): (u8, u64, &[u8]) = match self {
             Self::Image(image) => (0, 0, &image[..]),
-            Self::Put(key, value) => (1, *key, value),
-            Self::Remove(key) => (2, *key, &[]),
+            Self::Set(key, Some(value)) => (1, *key, value),
+            Self::Set(key, None) => (2, *key, &[]),
         };
         let len = u16::try_from(bytes.len()).expect("at most a page");
         into.push(kind);
@@ -53,63 +51,50 @@ impl Change {
 
     /// Reads the next change of a record.
     fn read(rest: &mut &[u8]) -> Option<(u64, Self)> {
-        let kind = take(rest, 1)?[0];
-        let (page, key) = (number(rest)?, number(rest)?);
-        let len = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?);
-        let bytes = take(rest, len.into())?;
+        let [kind] = take(rest)?;
+        let [page, key] = [take(rest)?, take(rest)?].map(u64::from_le_bytes);
+        let len = u16::from_le_bytes(take(rest)?);
+        let bytes = rest.split_off(..len.into())?;
         let change = match kind {
             0 => Self::Image(bytes.into()),
-            1 => Self::Put(key, bytes.to_vec()),
-            2 => Self::Remove(key),
+            1 => Self::Set(key, Some(bytes.to_vec())),
+            2 => Self::Set(key, None),
             _ => return None,
         };
         Some((page, change))
     }
 }
 
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-    let (taken, left) = rest.split_at_checked(len)?;
-    *rest = left;
-    Some(taken)
-}
-
-fn number(rest: &mut &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?))
+fn take<const LEN: usize>(rest: &mut &[u8]) -> Option<[u8; LEN]> {
+    rest.split_off(..LEN)?.try_into().ok()
 }
 
 /// A record: what it changes, page by page.
 pub(crate) type Record = Vec<(u64, Change)>;
 
-/// Length, checksum and LSN before each record.
-const HEADER: usize = 16;
-
-fn frame(lsn: u64, record: &Record, into: &mut Vec<u8>) {
-    let begin = into.len();
-    into.extend([0; HEADER]);
+/// Appends the record's length and checksum, both of what follows: its LSN and its changes.
+fn frame(lsn: u64, record: Record, into: &mut Vec<u8>) {
+    let mut body = lsn.to_le_bytes().to_vec();
     for (page, change) in record {
-        change.write(*page, into);
+        change.write(page, &mut body);
     }
-    let len = u32::try_from(into.len() - begin).expect("a record changes few pages");
-    into[begin..begin + 4].copy_from_slice(&len.to_le_bytes());
-    into[begin + 8..begin + HEADER].copy_from_slice(&lsn.to_le_bytes());
-    let sum = crc32fast::hash(&into[begin + 8..]);
-    into[begin + 4..begin + 8].copy_from_slice(&sum.to_le_bytes());
+    let len = u32::try_from(body.len()).expect("a record changes few pages");
+    let header = [len, crc32fast::hash(&body)].map(u32::to_le_bytes);
+    into.extend(header.as_flattened());
+    into.extend(body);
 }
 
 /// Reads the next record, if it has this LSN and was written whole.
 fn unframe(rest: &mut &[u8], lsn: u64) -> Option<Record> {
-    let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
-    let (len, sum) = (usize::try_from(word(0)?).ok()?, word(4)?);
-    let whole = rest.get(..len).filter(|whole| whole.len() >= HEADER)?;
-    let mut body = &whole[8..];
-    if crc32fast::hash(body) != sum || number(&mut body)? != lsn {
+    let [len, sum] = [take(rest)?, take(rest)?].map(u32::from_le_bytes);
+    let mut body = rest.split_off(..usize::try_from(len).ok()?)?;
+    if crc32fast::hash(body) != sum || u64::from_le_bytes(take(&mut body)?) != lsn {
         return None;
     }
     let mut record = Record::new();
     while !body.is_empty() {
         record.push(Change::read(&mut body)?);
     }
-    *rest = &rest[len..];
     Some(record)
 }
 
@@ -132,7 +117,7 @@ pub(crate) struct Log {
     durable: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Tail {
     /// LSN of the next record.
     next: u64,
@@ -146,15 +131,20 @@ struct Tail {
     failed: Option<io::ErrorKind>,
 }
 
+impl Tail {
+    fn check(&self) -> io::Result<()> {
+        self.failed.map_or(Ok(()), |kind| Err(kind.into()))
+    }
+}
+
 impl Log {
     /// Begins a log at a record, in a segment of its own.
     pub(crate) fn begin(dir: &Path, next: u64, append: Append) -> io::Result<Self> {
         let tail = Tail {
             next,
             redo: next,
-            pending: Vec::new(),
             segment: Some(create_segment(dir, next)?),
-            failed: None,
+            ..Tail::default()
         };
         Ok(Self {
             dir: dir.to_path_buf(),
@@ -175,42 +165,47 @@ impl Log {
         let mut tail = self.tail();
         let lsn = tail.next;
         let record = make(lsn, tail.redo);
-        frame(lsn, &record, &mut tail.pending);
+        frame(lsn, record, &mut tail.pending);
         tail.next += 1;
         lsn
     }
 
     /// Begins a new segment for a checkpoint; returns its first LSN.
     pub(crate) fn switch(&self) -> io::Result<u64> {
-        let mut tail = self.tail();
-        let mut segment = loop {
-            match (tail.failed, tail.segment.take()) {
-                (Some(kind), _) => return Err(kind.into()),
-                (None, Some(segment)) => break segment,
-                (None, None) => tail = self.wait(tail),
-            }
-        };
-        // If this fails, pages are logged whole once more than they need to be.
-        tail.redo = tail.next;
+        self.write(None)
+    }
+
+    /// Writes what is pending, in turn with other threads, unless record `wanted` is durable by
+    /// then. If none is wanted, what follows goes to a new segment. Returns the LSN that is next.
+    fn write(&self, wanted: Option<u64>) -> io::Result<u64> {
+        let is_durable = || wanted.is_some_and(|lsn| lsn <= self.durable_lsn());
+        let is_busy = |it: &mut Tail| it.segment.is_none() && it.failed.is_none() && !is_durable();
+        let waited = self.written.wait_while(self.tail(), is_busy);
+        let mut tail = waited.unwrap_or_else(PoisonError::into_inner);
+        tail.check()?;
+        if is_durable() {
+            return Ok(tail.next);
+        }
+        let mut segment = tail.segment.take().expect("no other thread writes");
         let (bytes, next) = (std::mem::take(&mut tail.pending), tail.next);
+        if wanted.is_none() {
+            // If this fails, pages are logged whole once more than they need to be.
+            tail.redo = next;
+        }
         drop(tail);
         let appended = (self.append)(&mut segment, &bytes);
-        let created = match &appended {
-            Ok(()) => create_segment(&self.dir, next),
-            Err(error) => Err(error.kind().into()),
-        };
+        let mut switched = Ok(());
+        if appended.is_ok() && wanted.is_none() {
+            switched = create_segment(&self.dir, next).map(|new| segment = new);
+        }
         let mut tail = self.tail();
-        match appended {
+        tail.segment = Some(segment);
+        match &appended {
             Ok(()) => self.durable.store(next - 1, Ordering::Release),
             Err(error) => tail.failed = Some(error.kind()),
         }
-        let (segment, begun) = match created {
-            Ok(created) => (created, Ok(next)),
-            Err(error) => (segment, Err(error)),
-        };
-        tail.segment = Some(segment);
         self.written.notify_all();
-        begun
+        appended.and(switched).map(|()| next)
     }
 
     /// Refuses all that follows: the data file may have lost pages that counted as durable, and
@@ -220,17 +215,10 @@ impl Log {
         self.written.notify_all();
     }
 
-    fn wait<'t>(&self, tail: MutexGuard<'t, Tail>) -> MutexGuard<'t, Tail> {
-        let waited = self.written.wait(tail);
-        waited.unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Removes the segments before the one that begins at `lsn`, oldest first. After an error all
     /// are kept.
     pub(crate) fn remove_before(&self, lsn: u64) -> io::Result<()> {
-        if let Some(kind) = self.tail().failed {
-            return Err(kind.into());
-        }
+        self.tail().check()?;
         for (first, path) in segments(&self.dir)? {
             if first < lsn {
                 fs::remove_file(path)?;
@@ -246,29 +234,7 @@ impl WriteGate for Log {
     }
 
     fn flush(&self, lsn: u64) -> io::Result<()> {
-        let mut tail = self.tail();
-        loop {
-            if let Some(kind) = tail.failed {
-                return Err(kind.into());
-            }
-            if self.durable.load(Ordering::Acquire) >= lsn {
-                return Ok(());
-            }
-            let Some(mut segment) = tail.segment.take() else {
-                tail = self.wait(tail);
-                continue;
-            };
-            let (bytes, last) = (std::mem::take(&mut tail.pending), tail.next - 1);
-            drop(tail);
-            let outcome = (self.append)(&mut segment, &bytes);
-            tail = self.tail();
-            tail.segment = Some(segment);
-            match outcome {
-                Ok(()) => self.durable.store(last, Ordering::Release),
-                Err(error) => tail.failed = Some(error.kind()),
-            }
-            self.written.notify_all();
-        }
+        self.write(Some(lsn)).map(|_| ())
     }
 }
 
@@ -276,14 +242,12 @@ impl WriteGate for Log {
 fn create_segment(dir: &Path, first: u64) -> io::Result<File> {
     let path = dir.join(format!("log.{first:020}"));
     let file = File::create(&path)?;
-    match sync_dir(dir) {
-        Ok(()) => Ok(file),
-        Err(error) => {
-            // The records that it is named for may go elsewhere.
-            fs::remove_file(path)?;
-            Err(error)
-        }
-    }
+    sync_dir(dir).or_else(|error| {
+        // The records that it is named for may go elsewhere.
+        fs::remove_file(path)?;
+        Err(error)
+    })?;
+    Ok(file)
 }
 
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
@@ -315,11 +279,9 @@ pub(crate) fn replay(dir: &Path, mut visit: impl FnMut(u64, Record)) -> io::Resu
         // durable if a sync has failed: written again, it is synced.
         let mut file = File::options().write(true).open(path)?;
         append_and_sync(&mut file, &bytes)?;
-        match first {
-            first if first == next => {}
-            // Created for records that went elsewhere.
-            _ if bytes.is_empty() => continue,
-            _ => return Err(io::ErrorKind::InvalidData.into()),
+        // An empty one may be named for records that went elsewhere.
+        if first != next && !bytes.is_empty() {
+            return Err(io::ErrorKind::InvalidData.into());
         }
         let mut rest = &bytes[..];
         while let Some(record) = unframe(&mut rest, next) {

@@ -111,11 +111,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     drop(store);
     let store = open(&hw, dir.path())?;
-    let mut money = 0;
-    store.scan(0, |_, value| {
-        money += number(Some(value));
-        true
-    })?;
+    let (mut money, mut from) = (0, Some(0));
+    while let Some(key) = from {
+        let (entries, next) = store.scan(key)?;
+        for (_, value) in entries {
+            money += number(Some(value));
+        }
+        from = next;
+    }
     println!("after recovery: {money} in all");
     assert_eq!(money, ACCOUNTS * OPENING);
     Ok(())

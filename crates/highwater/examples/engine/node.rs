@@ -11,6 +11,8 @@
 //!
 //! An entry of an inner node leads to the keys from its own up to the next entry's.
 
+use std::cmp::Ordering;
+
 use highwater::PAGE_SIZE;
 
 /// The bytes of a page.
@@ -88,28 +90,22 @@ pub(crate) trait Node: Words {
         let (mut low, mut high) = (0, self.count());
         while low < high {
             let middle = (low + high) / 2;
-            if self.key(middle) < key {
-                low = middle + 1;
-            } else {
-                high = middle;
+            match self.key(middle).cmp(&key) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => high = middle,
             }
         }
-        match low < self.count() && self.key(low) == key {
-            true => Ok(low),
-            false => Err(low),
-        }
+        Err(low)
     }
 
-    /// Returns the place in an inner node of the entry that leads to a key.
-    fn find_child(&self, key: u64) -> usize {
-        match self.find(key) {
-            Ok(at) => at,
-            Err(after) => after.saturating_sub(1),
-        }
-    }
-
-    fn child(&self, nth: usize) -> u64 {
-        self.word(BEGIN + nth * PAIR + 8)
+    /// Returns the child of an inner node that a key is in, and the first key of the next child.
+    fn child_of(&self, key: u64) -> (u64, Option<u64>) {
+        let at = self
+            .find(key)
+            .unwrap_or_else(|after| after.saturating_sub(1));
+        let end = (at + 1 < self.count()).then(|| self.key(at + 1));
+        (self.word(BEGIN + at * PAIR + 8), end)
     }
 
     fn value(&self, nth: usize) -> Vec<u8> {
@@ -167,17 +163,16 @@ pub(crate) fn remove(page: &mut Page, key: u64) {
 
 /// Puts an entry into an inner node that is not full.
 pub(crate) fn put_child(page: &mut Page, key: u64, child: u64) {
-    let mut pair = [0; PAIR];
-    pair[..8].copy_from_slice(&key.to_le_bytes());
-    pair[8..].copy_from_slice(&child.to_le_bytes());
+    let pair = [key, child].map(u64::to_le_bytes);
     let at = page.find(key).expect_err("children have different keys");
-    insert(page, at, &pair);
+    insert(page, at, pair.as_flattened());
 }
 
-fn insert<const SIZE: usize>(page: &mut Page, at: usize, entry: &[u8; SIZE]) {
-    let (from, end) = (BEGIN + at * SIZE, BEGIN + page.count() * SIZE);
-    page.copy_within(from..end, from + SIZE);
-    page[from..from + SIZE].copy_from_slice(entry);
+fn insert(page: &mut Page, at: usize, entry: &[u8]) {
+    let size = entry.len();
+    let (from, end) = (BEGIN + at * size, BEGIN + page.count() * size);
+    page.copy_within(from..end, from + size);
+    page[from..from + size].copy_from_slice(entry);
     set_len(page, page.count() + 1);
 }
 

@@ -10,15 +10,14 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, TryLockError};
 
-use highwater::WriteGate;
 use highwater::{
     Access, Backing, File, FilePage, Group, Manager, OpenError, PAGE_SIZE, Pages, RangeError,
-    SyncError,
+    ReadError, SyncError, WriteGate,
 };
 
 use super::log::{Append, Change, Log, Record, replay};
 use super::node::{self, KEYS_MAX, Node, Page, VALUE_MAX};
-use super::tree::{self, Held, Tree, TreeError};
+use super::tree::{self, Held, Tree};
 
 /// Where the store reaches its files.
 pub(crate) struct Media {
@@ -39,7 +38,9 @@ pub(crate) struct Store {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error(transparent)]
-    Tree(#[from] TreeError),
+    Read(#[from] ReadError),
+    #[error("all {0} pages of the store are used: create it with more")]
+    Full(u64),
     #[error("the log or the data file: {0}")]
     Io(#[from] io::Error),
     #[error("another transaction changed key {0}: try again")]
@@ -55,6 +56,9 @@ pub(crate) enum StoreError {
     #[error(transparent)]
     Range(#[from] RangeError),
 }
+
+/// A key and its value.
+pub(crate) type Entry = (u64, Vec<u8>);
 
 /// A transaction: nothing of it is visible before it commits. Dropped, it leaves nothing.
 pub(crate) struct Transaction<'a> {
@@ -97,31 +101,17 @@ impl Store {
     /// Returns the value of a key, which is committed, and perhaps not durable yet.
     pub(crate) fn get(&self, key: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let read = |leaf: &dyn node::Words, _| leaf.find(key).ok().map(|at| leaf.value(at));
-        Ok(self.tree.with_leaf(key, read)?)
+        self.tree.with_leaf(key, read)
     }
 
-    /// Calls `visit` with each key from `first` on and its value, until it returns false. Leaves
-    /// are read one after the other: each as it was at some moment.
-    pub(crate) fn scan(
-        &self,
-        first: u64,
-        mut visit: impl FnMut(u64, Vec<u8>) -> bool,
-    ) -> Result<(), StoreError> {
-        let mut from = Some(first);
-        while let Some(key) = from {
-            let (records, end) = self.tree.with_leaf(key, |leaf, end| {
-                let (Ok(begin) | Err(begin)) = leaf.find(key);
-                let records = (begin..leaf.count()).map(|at| (leaf.key(at), leaf.value(at)));
-                (records.collect::<Vec<_>>(), end)
-            })?;
-            for (key, value) in records {
-                if !visit(key, value) {
-                    return Ok(());
-                }
-            }
-            from = end;
-        }
-        Ok(())
+    /// Returns the keys and values of one leaf, from `first` on, as they were at some moment; and
+    /// the key from which to read on.
+    pub(crate) fn scan(&self, first: u64) -> Result<(Vec<Entry>, Option<u64>), StoreError> {
+        self.tree.with_leaf(first, |leaf, end| {
+            let (Ok(begin) | Err(begin)) = leaf.find(first);
+            let entries = (begin..leaf.count()).map(|at| (leaf.key(at), leaf.value(at)));
+            (entries.collect(), end)
+        })
     }
 
     /// Shortens the log: pages that were changed before now are written back while transactions go
@@ -134,19 +124,18 @@ impl Store {
             Err(TryLockError::Poisoned(held)) => held.into_inner(),
         };
         let redo = self.log.switch()?;
-        let step = || {
-            let redone = self.file.checkpoint(redo, at_a_time);
-            redone.map_err(|error| {
-                if !matches!(error, SyncError::WriteBack { .. }) {
-                    self.log.fail(io::ErrorKind::Other);
+        loop {
+            match self.file.checkpoint(redo, at_a_time) {
+                Ok(redone) if redone >= redo => return Ok(self.log.remove_before(redo)?),
+                Ok(_) => pause(),
+                Err(error) => {
+                    if !matches!(error, SyncError::WriteBack { .. }) {
+                        self.log.fail(io::ErrorKind::Other);
+                    }
+                    return Err(io::Error::other(error).into());
                 }
-                io::Error::other(error)
-            })
-        };
-        while step()? < redo {
-            pause();
+            }
         }
-        Ok(self.log.remove_before(redo)?)
     }
 }
 
@@ -175,12 +164,8 @@ impl Transaction<'_> {
 
     /// Commits; when it returns, the writes are durable.
     pub(crate) fn commit(self) -> Result<(), StoreError> {
-        let keys: BTreeSet<u64> = self
-            .reads
-            .keys()
-            .chain(self.writes.keys())
-            .copied()
-            .collect();
+        let mut keys: BTreeSet<u64> = self.writes.keys().copied().collect();
+        keys.extend(self.reads.keys());
         if keys.len() > KEYS_MAX {
             return Err(StoreError::TooMany(keys.len()));
         }
@@ -248,26 +233,19 @@ impl Transaction<'_> {
     fn apply(&self, leaves: &mut [Leaf<'_>], lsn: u64, redo: u64) -> Record {
         let mut record = Record::new();
         for Leaf { held, keys, .. } in leaves {
-            let change = |key: &u64| {
-                Some(match self.writes.get(key)? {
-                    Some(value) => Change::Put(*key, value.clone()),
-                    None => Change::Remove(*key),
-                })
-            };
+            let change = |key: &u64| Some(Change::Set(*key, self.writes.get(key)?.clone()));
             let changes: Vec<Change> = keys.iter().filter_map(change).collect();
             if changes.is_empty() {
                 continue;
             }
             let is_first = held.page.lsn() < redo;
-            for change in &changes {
-                change.apply(&mut held.page);
-            }
+            let apply = |change: &Change| change.apply(&mut held.page);
+            changes.iter().for_each(apply);
             held.stamp(lsn);
             if is_first {
                 record.push(held.image());
             } else {
-                let number = held.number;
-                record.extend(changes.into_iter().map(|change| (number, change)));
+                record.extend(changes.into_iter().map(|change| (held.number, change)));
             }
         }
         record
@@ -286,13 +264,18 @@ struct Leaf<'a> {
 /// it is mended by the next recovery: the log stays until the pages are durable.
 fn recover(dir: &Path, media: &Media) -> Result<u64, StoreError> {
     fs::create_dir_all(dir)?;
-    let (mut next, mut pages) = redone(dir)?;
+    let mut pages: BTreeMap<u64, Box<Page>> = BTreeMap::new();
+    let next = replay(dir, |lsn, record| {
+        for (number, change) in record {
+            let empty = || vec![0; PAGE_SIZE].into();
+            let page = pages.entry(number).or_insert_with(empty);
+            change.apply(page);
+            node::set_lsn(page, lsn);
+        }
+    })?;
     if next == 1 {
-        // The store is new, or a crash ended its creation.
-        let log = Log::begin(dir, 1, media.append)?;
-        let images = tree::empty().map(|(number, page)| (number, Change::Image(page)));
-        log.flush(log.append(|_, _| images.into()))?;
-        (next, pages) = redone(dir)?;
+        // The store is new, or nothing was ever committed.
+        pages.extend(tree::empty());
     }
     for (number, mut page) in pages {
         let number = FilePage(number);
@@ -303,19 +286,4 @@ fn recover(dir: &Path, media: &Media) -> Result<u64, StoreError> {
     }
     media.data.sync()?;
     Ok(next)
-}
-
-/// Returns the LSN of the next record, and the pages as the log leaves them.
-fn redone(dir: &Path) -> io::Result<(u64, BTreeMap<u64, Box<Page>>)> {
-    let mut pages: BTreeMap<u64, Box<Page>> = BTreeMap::new();
-    let next = replay(dir, |lsn, record| {
-        for (number, change) in record {
-            let page = pages
-                .entry(number)
-                .or_insert_with(|| vec![0; PAGE_SIZE].into());
-            change.apply(page);
-            node::set_lsn(page, lsn);
-        }
-    })?;
-    Ok((next, pages))
 }

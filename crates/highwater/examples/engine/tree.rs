@@ -18,6 +18,7 @@ use highwater::{Mapping, OptimisticRead, PAGE_SIZE, PageWrite, ReadError};
 
 use super::log::{Change, Log};
 use super::node::{self, KEYS_MAX, LEAF, META, Node, Page, ROOT, Words};
+use super::store::StoreError;
 
 /// Attempts without latches. More would only compete with the writer that fails them.
 const ATTEMPTS: usize = 8;
@@ -32,15 +33,6 @@ pub(crate) struct Tree {
     map: Mapping,
     /// Held while nodes are split.
     splitting: Mutex<()>,
-}
-
-/// Why the tree did not do as asked.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TreeError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error("all {0} pages of the store are used: create it with more")]
-    Full(u64),
 }
 
 /// A page that is latched for writing, and its number.
@@ -87,7 +79,7 @@ impl Tree {
         &self,
         key: u64,
         read: impl Fn(&dyn Words, Option<u64>) -> R,
-    ) -> Result<R, TreeError> {
+    ) -> Result<R, StoreError> {
         for _ in 0..ATTEMPTS {
             if let Some(place) = self.find(key)
                 && let Some(leaf) = self.look_at(place.leaf)
@@ -100,7 +92,14 @@ impl Tree {
                 }
             }
         }
-        self.with_latched_leaf(key, read)
+        let (mut node, mut end) = (self.map.read_latched(ROOT)?, None);
+        while !node.is_leaf() {
+            let (child, until) = node.child_of(key);
+            end = until.or(end);
+            // The parent is latched until the child is.
+            node = self.map.read_latched(child)?;
+        }
+        Ok(read(&&node[..], end))
     }
 
     /// Begins to read a page without its latch, unless it is being written to. Never waits for a
@@ -125,11 +124,8 @@ impl Tree {
             }
             let level = node.level();
             if level > LEAF {
-                let at = node.find_child(key);
-                if at + 1 < node.count() {
-                    end = Some(node.key(at + 1));
-                }
-                leaf = node.child(at);
+                let (child, until) = node.child_of(key);
+                (leaf, end) = (child, until.or(end));
             }
             if !node.validate() {
                 return None;
@@ -141,29 +137,12 @@ impl Tree {
         }
     }
 
-    fn with_latched_leaf<R>(
-        &self,
-        key: u64,
-        read: impl Fn(&dyn Words, Option<u64>) -> R,
-    ) -> Result<R, TreeError> {
-        let (mut node, mut end) = (self.map.read_latched(ROOT)?, None);
-        while !node.is_leaf() {
-            let at = node.find_child(key);
-            if at + 1 < node.count() {
-                end = Some(node.key(at + 1));
-            }
-            // The parent is latched until the child is.
-            node = self.map.read_latched(node.child(at))?;
-        }
-        Ok(read(&&node[..], end))
-    }
-
     /// Latches the leaf of a key for writing; returns the first key after it, too. Gives up if the
     /// way there changes, or cannot be read.
     pub(crate) fn latch_leaf(
         &self,
         key: u64,
-    ) -> Result<Option<(Held<'_>, Option<u64>)>, TreeError> {
+    ) -> Result<Option<(Held<'_>, Option<u64>)>, StoreError> {
         for _ in 0..ATTEMPTS {
             if let Some(place) = self.find(key) {
                 let held = self.write(place.leaf)?;
@@ -182,14 +161,14 @@ impl Tree {
     }
 
     /// Splits the leaf of a key, and the full nodes on the way there.
-    pub(crate) fn split(&self, log: &Log, key: u64) -> Result<(), TreeError> {
+    pub(crate) fn split(&self, log: &Log, key: u64) -> Result<(), StoreError> {
         let _splitting = self.splitting.lock().expect("no split panics");
         let mut node = self.write(ROOT)?;
         if is_crowded(&node.page) {
             self.grow(log, &mut node)?;
         }
         while !node.page.is_leaf() {
-            let mut child = self.write(node.page.child(node.page.find_child(key)))?;
+            let mut child = self.write(node.page.child_of(key).0)?;
             if is_crowded(&child.page) {
                 let upper = self.split_child(log, &mut node, &mut child)?;
                 let is_upper = upper.page.key(0) <= key;
@@ -201,7 +180,7 @@ impl Tree {
     }
 
     /// Moves the root's entries to a page below it.
-    fn grow<'a>(&'a self, log: &Log, root: &mut Held<'a>) -> Result<(), TreeError> {
+    fn grow<'a>(&'a self, log: &Log, root: &mut Held<'a>) -> Result<(), StoreError> {
         let (mut meta, mut below) = self.unused()?;
         below.page.copy_from_slice(&root.page[..]);
         node::format(&mut root.page, below.page.level() + 1);
@@ -215,7 +194,7 @@ impl Tree {
         log: &Log,
         parent: &mut Held<'a>,
         child: &mut Held<'a>,
-    ) -> Result<Held<'a>, TreeError> {
+    ) -> Result<Held<'a>, StoreError> {
         let (mut meta, mut upper) = self.unused()?;
         let first = node::split(&mut child.page, &mut upper.page);
         node::put_child(&mut parent.page, first, upper.number);
@@ -224,11 +203,11 @@ impl Tree {
     }
 
     /// Takes a page that was never used; returns page 0, which says so, and the page.
-    fn unused(&self) -> Result<(Held<'_>, Held<'_>), TreeError> {
+    fn unused(&self) -> Result<(Held<'_>, Held<'_>), StoreError> {
         let mut meta = self.write(META)?;
         let first = meta.page.first_unused();
         if first == self.map.pages() {
-            return Err(TreeError::Full(first));
+            return Err(StoreError::Full(first));
         }
         let page = self.write(first)?;
         node::set_first_unused(&mut meta.page, first + 1);
