@@ -1,11 +1,15 @@
 //! Promise: nothing is lost. Random operations over files, memory, mappings, spaces, groups and
 //! charges, on storage that fails, moves only a part and is slow: every byte that is read is the
 //! last one written, every evicted page is on its storage, completely, and none before its log;
-//! synced data is there; the invariants hold, and at the end everything is released.
+//! synced data is there; the invariants hold, and at the end everything is released. All of it on
+//! both engines of asynchronous reads; direct files of the system are beside the others, because
+//! io_uring reads no other storage.
 //!
 //! Eight threads run for 2 seconds, or for `CACHE_TORTURE_SECONDS`: 60 in `.ci/run`, 1800 in a
 //! nightly run. Lock ranks are checked (debug builds), and a watchdog reports every thread's
 //! position if a step does not end.
+
+#![expect(clippy::print_stderr, reason = "a test that skips something says so")]
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -13,9 +17,12 @@ mod nothing_is_lost {
     pub(crate) mod arena;
     pub(crate) mod model;
     pub(crate) mod storage;
+    pub(crate) mod system;
     pub(crate) mod watchdog;
     pub(crate) mod worker;
 }
+#[path = "support/engines.rs"]
+mod engines;
 mod support;
 
 use std::sync::atomic::Ordering;
@@ -25,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
-use highwater::{Access, Background, Backing, Counter, Manager, Pages};
+use highwater::{Access, Background, Backing, Builder, Counter, Manager, Pages};
 use nothing_is_lost::arena::{Arena, Opened, PageMax};
 use nothing_is_lost::storage::{Disk, Wrongs};
 use nothing_is_lost::watchdog::{PATIENCE, Watchdog};
@@ -35,7 +42,7 @@ use support::assert_empty;
 const THREADS: u32 = 8;
 
 /// Reclaim's events in every run that is long enough.
-const EVENTS: [&str; 10] = [
+const EVENTS: [&str; 11] = [
     "pgscan_direct",
     "pgsteal_direct",
     "pgactivate",
@@ -46,10 +53,14 @@ const EVENTS: [&str; 10] = [
     "pswpin",
     "pswpout",
     "pgreadahead",
+    "async_reads",
 ];
 
 /// Storage took some of the neighbours of one write.
 const CUT_SHORT: &str = "cut short";
+
+/// Reads by io_uring: as soon as it is among the engines, and only then.
+const BY_RING: &str = "async_reads_ring";
 
 /// Parameters of a run.
 struct Run {
@@ -59,6 +70,20 @@ struct Run {
     /// Steps between two moments of rest.
     phase: u32,
     background: Background,
+    engine: Engine,
+}
+
+/// A name, and the builder of managers that read by this engine.
+type Engine = (&'static str, Builder);
+
+/// Returns the engines that the system has.
+fn engines() -> Vec<Engine> {
+    let hw = Manager::builder().build().expect("the default manager");
+    let system = Opened::system(&hw, 0, 512, Access::ReadOnly);
+    let map = hw.space(&hw.root()).map_file(&system.file, 0..1);
+    let map = map.expect("a page of the file");
+    hw.block_on(map.read_async(0)).expect("no disk fails");
+    engines::engines(&hw)
 }
 
 impl Run {
@@ -85,10 +110,11 @@ impl Run {
         // pool bounds.
         let pages = match self.seed % 3 {
             0 => rng.u64(260..600),
-            _ => 8 * u64::from(self.threads) + rng.u64(24..60),
+            _ => 11 * u64::from(self.threads) + rng.u64(24..60),
         };
         let pages = pages << self.page_max().0;
-        Manager::builder()
+        let builder = self.engine.1.clone();
+        builder
             .capacity(Pages(pages).bytes())
             .background(self.background)
             .rmap(RmapConfig { policy, quirks })
@@ -109,15 +135,18 @@ impl Run {
             if nth == 5 {
                 return Opened::memory(&hw, nth, rng.u64(1..120));
             }
-            let storage = self.page_max().storage(&mut rng, nth, 80_000, &wrongs);
             let access = match nth {
-                0..2 => Access::ReadOnly,
+                0..2 | 6 => Access::ReadOnly,
                 _ => Access::ReadWrite,
             };
+            if nth >= 6 {
+                return Opened::system(&hw, nth, rng.u64(512..40_000), access);
+            }
+            let storage = self.page_max().storage(&mut rng, nth, 80_000, &wrongs);
             Opened::new(&hw, storage, access)
         };
         let arena = Arena {
-            files: (0..6).map(file).collect(),
+            files: (0..8).map(file).collect(),
             passing: Mutex::new(Vec::new()),
             swap,
             wrongs,
@@ -143,7 +172,8 @@ impl Run {
         for Counter { name, value, .. } in hw.snapshot().vmstat {
             let events = value;
             assert!(name != "bad_rss_counter" || events == 0, "{events} spaces");
-            if (EVENTS.contains(&name) || name == "pgrotated") && events > 0 {
+            let is_told = EVENTS.contains(&name) || [BY_RING, "pgrotated"].contains(&name);
+            if is_told && events > 0 {
                 *tally.entry(name).or_default() += events;
             }
         }
@@ -193,11 +223,13 @@ fn at_once<'a>(workers: &mut [Worker<'a>], work: impl Fn(&mut Worker<'a>) + Sync
     });
 }
 
-/// Adds up the events, and asserts in the end that all occurred.
-fn assert_everything(tally: &Tally) {
+/// Asserts that all events occurred in the runs by these engines.
+fn assert_everything(tally: &Tally, engines: &[Engine]) {
     for what in EVERYTHING.into_iter().chain(EVENTS) {
         assert!(tally.contains_key(what), "never {what}: {tally:?}");
     }
+    let has_ring = engines.iter().any(|(name, _)| *name == "io_uring");
+    assert_eq!(tally.contains_key(BY_RING), has_ring, "{tally:?}");
 }
 
 fn add(sum: &mut Tally, tally: Tally) {
@@ -209,8 +241,10 @@ fn add(sum: &mut Tally, tally: Tally) {
 #[test]
 fn one_thread_against_the_model() {
     // Method: 400 steps for each of 40 seeds, without a background thread: the same seed repeats
-    // the same run. Invariants are checked every 20 steps.
+    // the same run, except for the order in which asynchronous reads land. Invariants are checked
+    // every 20 steps.
     let first = seed::seed(100);
+    let engines = engines();
     let mut sum = Tally::new();
     for seed in first..first + 40 {
         let run = Run {
@@ -219,41 +253,48 @@ fn one_thread_against_the_model() {
             steps: 400,
             phase: 20,
             background: Background::Off,
+            engine: engines[usize::try_from(seed / 4).expect("small") % engines.len()].clone(),
         };
         add(&mut sum, run.go());
     }
-    assert_everything(&sum);
+    assert_everything(&sum, &engines);
 }
 
 #[test]
 fn eight_threads_against_the_model() {
     // Method: rounds of 8 threads that share a pool smaller than their files, files to read and to
     // write, and mappings; each has groups and a file of its own too. In rounds without background
-    // threads, invariants are checked every 100 steps. At least two rounds, whatever the time.
+    // threads, invariants are checked every 100 steps. At least two rounds by each engine, which
+    // have half of the time, whatever that is.
     let seconds = std::env::var("CACHE_TORTURE_SECONDS").ok();
     let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let engines = engines();
+    let each = Duration::from_secs(seconds) / u32::try_from(engines.len()).expect("two");
     let first = seed::seed(200);
     let (mut sum, mut rounds) = (Tally::new(), 0);
-    for seed in first.. {
-        if seed >= first + 2 && Instant::now() >= until {
-            break;
+    for engine in &engines {
+        let until = Instant::now() + each;
+        for seed in first.. {
+            if seed >= first + 2 && Instant::now() >= until {
+                break;
+            }
+            let background = match seed % 2 {
+                0 => Background::Thread,
+                _ => Background::Off,
+            };
+            let run = Run {
+                seed,
+                threads: THREADS,
+                steps: 800,
+                phase: 100,
+                background,
+                engine: engine.clone(),
+            };
+            add(&mut sum, run.go());
+            rounds += 1;
         }
-        let background = match seed % 2 {
-            0 => Background::Thread,
-            _ => Background::Off,
-        };
-        let run = Run {
-            seed,
-            threads: THREADS,
-            steps: 800,
-            phase: 100,
-            background,
-        };
-        add(&mut sum, run.go());
-        rounds += 1;
     }
-    assert_everything(&sum);
+    assert_everything(&sum, &engines);
     // About once a round reclaim finds a page that another thread is writing back, and storage
     // takes some neighbours of many.
     for what in ["pgrotated", CUT_SHORT] {

@@ -10,13 +10,15 @@ use highwater::{Access, Backing, File, Manager, Mapping, Pages, Space, SyncError
 
 use super::model::{Begins, Model};
 use super::storage::{Disk, Storage, Wrongs};
+use super::system::SystemFile;
 
 /// A file, or a memory object, and its expected contents.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) model: Arc<Model>,
-    /// Its storage; `None` for memory.
+    /// Its storage that misbehaves; `None` for memory, and for a file of the system.
     pub(crate) storage: Option<Arc<Storage>>,
+    system: Option<Arc<SystemFile>>,
     pub(crate) file: File,
     pub(crate) access: Access,
 }
@@ -31,6 +33,7 @@ impl Opened {
         Self {
             model: Arc::clone(storage.model()),
             storage: Some(storage),
+            system: None,
             file,
             access,
         }
@@ -46,8 +49,30 @@ impl Opened {
         Self {
             model: Arc::new(Model::new(id, file.pages() * 512, PAGE_SIZE, Begins::Empty)),
             storage: None,
+            system: None,
             file,
             access: Access::ReadWrite,
+        }
+    }
+
+    /// A file of the system, for direct I/O where there is any.
+    pub(crate) fn system(hw: &Manager, id: u32, words: u64, access: Access) -> Self {
+        let system = SystemFile::new(id, words);
+        Self {
+            model: Arc::clone(system.model()),
+            storage: None,
+            file: system.open(hw, access),
+            system: Some(system),
+            access,
+        }
+    }
+
+    /// Syncs a file of the system: what was written before is stored.
+    pub(crate) fn flush(&self) {
+        if let Some(system) = &self.system {
+            let settled = self.model.settled();
+            self.file.sync().expect("no disk fails");
+            system.assert_stored(&settled);
         }
     }
 
@@ -63,6 +88,7 @@ impl Opened {
             synced.expect("storage works again");
             storage.assert_all_stored();
         }
+        self.flush();
     }
 }
 

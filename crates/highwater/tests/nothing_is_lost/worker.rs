@@ -12,14 +12,18 @@ use super::model::Model;
 use super::storage::is_made_up;
 use super::watchdog::Post;
 
+#[path = "reads.rs"]
+mod reads;
+
 /// Event counts.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
 /// The events of every run that is long enough.
-pub(crate) const EVERYTHING: [&str; 24] = [
+pub(crate) const EVERYTHING: [&str; 30] = [
     "read", "hit", "pinned", "latched", "written", "mapped", "unmapped", "ended", "passed",
     "charged", "grouped", "removed", "limited", "synced", "dropped", "troubled", "reopened",
-    "refused", "guarded", "drained", "copied", "needed", "advised", "emptied",
+    "refused", "guarded", "drained", "copied", "needed", "advised", "emptied", "asked", "landed",
+    "left", "awaited", "fetched", "flushed",
 ];
 
 pub(crate) struct Worker<'a> {
@@ -33,6 +37,7 @@ pub(crate) struct Worker<'a> {
     spaces: Vec<(Space, GroupId)>,
     maps: Vec<Mapped>,
     pins: Vec<(PinnedPage, Arc<Model>, u64)>,
+    reads: Vec<reads::InFlight>,
     charges: Vec<Charge>,
     /// A private file.
     own: Opened,
@@ -68,6 +73,7 @@ impl<'a> Worker<'a> {
             groups: Vec::new(),
             maps: Vec::new(),
             pins: Vec::new(),
+            reads: Vec::new(),
             charges: Vec::new(),
             own,
             made: 0,
@@ -85,7 +91,10 @@ impl<'a> Worker<'a> {
 
     pub(crate) fn step(&mut self) {
         match self.rng.u8(..200) {
-            0..90 => self.access(),
+            0..80 => self.access(),
+            80..84 => self.read_async(),
+            84..88 => self.land(),
+            88..90 => self.prefetch(),
             90..98 => self.copy(),
             98..100 => self.need(),
             198 => self.advise(),
@@ -233,20 +242,6 @@ impl<'a> Worker<'a> {
                 }
             }
         }
-    }
-
-    /// Prefetches pages.
-    fn need(&mut self) {
-        let (of, group) = (self.any_file(), self.group());
-        let start = self.rng.u64(..of.file.pages());
-        self.begin("needing", start);
-        of.file.set_read_pattern(match self.rng.u8(..4) {
-            0 => ReadPattern::Random,
-            1 => ReadPattern::Normal,
-            _ => ReadPattern::Sequential,
-        });
-        of.file.will_need(&group, start..start + self.rng.u64(..40));
-        self.count("needed");
     }
 
     /// Gives advice for a mapping: none changes the pages' contents.
@@ -492,6 +487,11 @@ impl<'a> Worker<'a> {
 
     fn sync(&mut self) {
         self.begin("syncing", 0);
+        // Rarer: a real disk is slow.
+        if self.rng.u8(..8) == 0 {
+            self.arena.files.iter().for_each(Opened::flush);
+            return self.count("flushed");
+        }
         let nth = self.rng.usize(..=self.handles.len());
         let handle = self.handles.get_mut(nth).or(self.own_handle.as_mut());
         if handle.expect("one at least").sync() {
@@ -546,6 +546,9 @@ impl<'a> Worker<'a> {
     pub(crate) fn finish(&mut self) {
         while let Some(pin) = self.unpin() {
             drop(pin);
+        }
+        while !self.reads.is_empty() {
+            self.land();
         }
         self.begin("finishing", 0);
         self.maps.clear();
