@@ -2,18 +2,19 @@
 //! refusal.
 //!
 //! A consumer has a slot from its registration to its end. Slots are in a few tables, each eight
-//! times as large as the one before, that are never freed before the pool. A consumer's number says
-//! where its slot is in each, to within [`PROBES`]; so a call finds it without a lock, and in no
-//! more steps if there are thousands of others. `split` and `take` move bytes between reservations
-//! of one consumer without a call to the pool, so bytes are counted for a consumer and not for a
-//! reservation.
+//! times as large as the one before, that are never freed before the pool. A consumer's number
+//! says where its slot is in each, to within [`PROBES`]; so a call finds it without a lock. The
+//! largest table has a place for most, however many there are, and is tried first. `split` and
+//! `take` move bytes between reservations of one consumer without a call to the pool, so bytes are
+//! counted for a consumer and not for a reservation.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion_execution::memory_pool::MemoryConsumer;
 use highwater::Bytes;
-use parking_lot::Mutex;
+
+use crate::slot::{Reading, Registration, Slot};
 
 /// Slots of the first table. Chosen: a query of a few partitions has no second one.
 const FIRST: usize = 32;
@@ -28,70 +29,124 @@ const PROBES: usize = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerUse {
-    /// As it was registered.
+    /// As it was registered; of a longer name the first 56 bytes, less any part of a character.
     pub name: String,
     /// Its number in this process.
     pub id: usize,
     /// Whether it can spill.
     pub can_spill: bool,
-    /// What it has reserved now.
+    /// What it has reserved now; off by what calls in progress change.
     pub bytes: Bytes,
-    /// The most that it has had reserved.
+    /// The most that it has had reserved; off, where threads reserved for it at the same time, by
+    /// what they changed then.
     pub peak: Bytes,
 }
+
+impl From<Reading> for ConsumerUse {
+    fn from(reading: Reading) -> Self {
+        Self {
+            name: String::from_utf8_lossy(&reading.name).into_owned(),
+            id: reading.id,
+            can_spill: reading.can_spill,
+            bytes: Bytes(reading.bytes),
+            peak: Bytes(reading.peak),
+        }
+    }
+}
+
+/// Two lines: calls use one of them.
+const _: () = assert!(size_of::<Slot>() == 128);
 
 /// The consumers of one pool.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
     tables: [OnceLock<Box<[Slot]>>; TABLES],
-}
-
-/// One consumer's bytes, on a line of their own.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(crate) struct Slot {
-    /// The consumer's number plus one; 0 while the slot is free, which only a thread that has the
-    /// lock of `named` changes.
-    /// Written by: `claim`, `unregister`. Read by: every call. Publishes: that the bytes are 0.
-    owner: AtomicUsize,
-    /// Written by: calls for the consumer. Read by: fairness, texts. Publishes: nothing.
-    bytes: AtomicU64,
-    peak: AtomicU64,
-    named: Mutex<(String, bool)>,
+    /// The number of the largest table.
+    /// Written by: `register`. Read by: every call. Publishes: nothing.
+    largest: AtomicUsize,
 }
 
 impl Consumers {
     /// Returns the slot of a consumer, if it has one.
     #[inline]
     pub(crate) fn find(&self, consumer: &MemoryConsumer) -> Option<&Slot> {
-        let owner = consumer.id() + 1;
+        let first = self.first(consumer)?;
+        match first.is_of(consumer.id()) {
+            true => Some(first),
+            false => self.find_elsewhere(consumer),
+        }
+    }
+
+    /// Returns the first place of the largest table where a consumer's slot may be.
+    #[inline]
+    fn first(&self, consumer: &MemoryConsumer) -> Option<&Slot> {
+        let table = self.tables.get(self.largest())?.get()?;
+        Some(&table[consumer.id() & (table.len() - 1)])
+    }
+
+    /// Returns the number of the largest table, or of one that was so a moment ago.
+    #[inline]
+    fn largest(&self) -> usize {
+        // Relaxed: a table publishes itself.
+        self.largest.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_elsewhere(&self, consumer: &MemoryConsumer) -> Option<&Slot> {
         let tables = self.tables.iter().map_while(OnceLock::get);
         tables
             .flat_map(|table| places(table, consumer))
-            // Acquire. Pairs with: the release of `claim`.
-            .find(|slot| slot.owner.load(Ordering::Acquire) == owner)
+            .find(|slot| slot.is_of(consumer.id()))
     }
 
-    /// Gives a consumer a slot.
+    /// Gives a consumer a slot: of a table that is there, or else of a larger one.
+    #[inline]
     pub(crate) fn register(&self, consumer: &MemoryConsumer) {
-        let make = |nth: usize| (0..FIRST << (3 * nth)).map(|_| Slot::default()).collect();
-        let mut tables = (0..TABLES).map(|nth| self.tables[nth].get_or_init(|| make(nth)));
-        let _is_counted =
-            tables.any(|table| places(table, consumer).any(|slot| slot.claim(consumer)));
+        let registration = Registration {
+            id: consumer.id(),
+            name: consumer.name(),
+            can_spill: consumer.can_spill(),
+        };
+        if let Some(first) = self.first(consumer)
+            && first.claim(&registration)
+        {
+            return;
+        }
+        self.register_elsewhere(consumer, &registration);
     }
 
-    /// Frees the slot of a consumer whose last reservation has ended.
-    pub(crate) fn unregister(&self, consumer: &MemoryConsumer) {
-        if let Some(slot) = self.find(consumer) {
-            debug_assert_eq!(slot.bytes(), 0, "{} ended with bytes", consumer.name());
-            // Release. Pairs with: the acquire of `claim`.
-            slot.owner.store(0, Ordering::Release);
-        }
+    #[cold]
+    #[inline(never)]
+    fn register_elsewhere(&self, consumer: &MemoryConsumer, registration: &Registration<'_>) {
+        let make = |nth: usize| (0..FIRST << (3 * nth)).map(|_| Slot::default()).collect();
+        let largest = self.largest();
+        let is_counted = (0..=largest).rev().chain(largest + 1..TABLES).any(|nth| {
+            let table = self.tables[nth].get_or_init(|| make(nth));
+            if nth > largest {
+                // Relaxed: see `largest`.
+                self.largest.fetch_max(nth, Ordering::Relaxed);
+            }
+            places(table, consumer).any(|slot| slot.claim(registration))
+        });
+        debug_assert!(is_counted || self.largest() == TABLES - 1, "all were tried");
+    }
+
+    /// Frees the slot of a consumer whose last reservation has ended; returns the change of the
+    /// number of active consumers.
+    pub(crate) fn unregister(&self, consumer: &MemoryConsumer) -> i64 {
+        self.find(consumer).map_or(0, Slot::unregister)
+    }
+
+    /// Returns how many consumers that can spill hold bytes, one by one.
+    pub(crate) fn count_active(&self) -> u64 {
+        self.slots().map(|slot| u64::from(slot.holds())).sum()
     }
 
     /// Returns the consumers that have slots, those that use most first.
     pub(crate) fn uses(&self) -> Vec<ConsumerUse> {
-        let mut uses: Vec<_> = self.slots().filter_map(Slot::its_use).collect();
+        let readings = self.slots().filter_map(Slot::reading);
+        let mut uses: Vec<_> = readings.map(ConsumerUse::from).collect();
         uses.sort_by_key(|it| (std::cmp::Reverse(it.bytes), it.id));
         uses
     }
@@ -109,67 +164,6 @@ fn places<'t>(table: &'t [Slot], consumer: &MemoryConsumer) -> impl Iterator<Ite
     (0..PROBES).map(move |nth| &table[home.wrapping_add(nth) & mask])
 }
 
-// Relaxed: numbers by themselves.
-impl Slot {
-    /// Takes a free slot for a consumer; returns whether it was free.
-    #[inline]
-    fn claim(&self, consumer: &MemoryConsumer) -> bool {
-        // A text that reads a slot just freed holds it for a moment: the consumer finds another.
-        let Some(mut named) = self.named.try_lock() else {
-            return false;
-        };
-        // Acquire. Pairs with: the release of `unregister`.
-        if self.owner.load(Ordering::Acquire) != 0 {
-            return false;
-        }
-        consumer.name().clone_into(&mut named.0);
-        named.1 = consumer.can_spill();
-        self.peak.store(0, Ordering::Relaxed);
-        // Release. Pairs with: the acquire of `find`.
-        self.owner.store(consumer.id() + 1, Ordering::Release);
-        true
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Counts bytes more; returns whether there were none before.
-    #[inline]
-    pub(crate) fn add(&self, bytes: u64) -> bool {
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > self.peak.load(Ordering::Relaxed) {
-            self.peak.fetch_max(before + bytes, Ordering::Relaxed);
-        }
-        before == 0
-    }
-
-    /// Counts bytes less; returns whether there are none now.
-    #[inline]
-    pub(crate) fn sub(&self, bytes: u64) -> bool {
-        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(before >= bytes, "{bytes} of {before} are returned");
-        before == bytes
-    }
-
-    fn its_use(&self) -> Option<ConsumerUse> {
-        // No other consumer claims the slot while it is locked.
-        let named = self.named.lock();
-        // Acquire. Pairs with: the release of `claim`.
-        let id = self.owner.load(Ordering::Acquire).checked_sub(1)?;
-        let (name, can_spill) = named.clone();
-        let (bytes, peak) = (self.bytes(), self.peak.load(Ordering::Relaxed));
-        drop(named);
-        Some(ConsumerUse {
-            name,
-            id,
-            can_spill,
-            bytes: Bytes(bytes),
-            peak: Bytes(peak),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -182,6 +176,7 @@ mod tests {
         let table = |_| -> Box<[Slot]> { (0..PROBES).map(|_| Slot::default()).collect() };
         Consumers {
             tables: std::array::from_fn(|nth| OnceLock::from(table(nth))),
+            largest: AtomicUsize::new(TABLES - 1),
         }
     }
 
@@ -204,9 +199,8 @@ mod tests {
         let pass = |nth: u64, consumer: &MemoryConsumer| {
             consumers.register(consumer);
             let slot = consumers.find(consumer).expect("twelve slots for two");
-            slot.add(nth + 1);
-            slot.sub(nth + 1);
-            consumers.unregister(consumer);
+            let active = slot.add(nth + 1) + slot.sub(nth + 1);
+            active + consumers.unregister(consumer)
         };
         let is_true = |it: &ConsumerUse| {
             let nth: u64 = nth_of[&it.id];
@@ -221,7 +215,8 @@ mod tests {
                 let (is_over, all, pass) = (&is_over, &all, &pass);
                 scope.spawn(move || {
                     while !is_over.load(Ordering::Relaxed) {
-                        (half..half + EACH).for_each(|nth| pass(nth as u64, &all[nth]));
+                        let passes = (half..half + EACH).map(|nth| pass(nth as u64, &all[nth]));
+                        assert_eq!(passes.sum::<i64>(), 0);
                     }
                 });
             }
@@ -236,8 +231,7 @@ mod tests {
     }
 
     // Goal: a consumer for which no slot is left is not counted and takes none from others, neither
-    // by its registration nor by its end; and no registration waits for a text. Method: twelve
-    // slots, of which a text reads one, so that eleven of thirteen consumers have one.
+    // by its registration nor by its end. Method: twelve slots and thirteen consumers.
     #[test]
     fn a_consumer_without_a_slot_takes_none_from_others() {
         const SLOTS: usize = PROBES * TABLES;
@@ -247,19 +241,13 @@ mod tests {
             let owned = owners.iter().map(|it| (it.id(), it.name().to_owned()));
             (uses.collect::<Vec<_>>(), owned.collect::<Vec<_>>())
         };
-        let read = consumers.slots().next().map(|slot| slot.named.lock());
         all.iter().for_each(|it| consumers.register(it));
-        drop(read);
-        let (listed, owned) = names(&all[..SLOTS - 1]);
-        assert_eq!(listed, owned);
-        assert!(consumers.find(&all[SLOTS]).is_none());
-        consumers.unregister(&all[SLOTS]);
-        assert_eq!(consumers.uses().len(), SLOTS - 1);
-        consumers.register(&all[SLOTS - 1]);
-        consumers.register(&all[SLOTS]);
         let (listed, owned) = names(&all[..SLOTS]);
         assert_eq!(listed, owned);
-        consumers.unregister(&all[0]);
+        assert!(consumers.find(&all[SLOTS]).is_none());
+        assert_eq!(consumers.unregister(&all[SLOTS]), 0);
+        assert_eq!(consumers.uses().len(), SLOTS);
+        assert_eq!(consumers.unregister(&all[0]), 0);
         consumers.register(&all[SLOTS]);
         let (listed, owned) = names(&all[1..]);
         assert_eq!(listed, owned);
@@ -275,10 +263,10 @@ mod tests {
             .map(|nth| MemoryConsumer::new(format!("sort {nth}")).with_can_spill(true))
             .collect();
         let find = |nth: usize| consumers.find(&all[nth]).expect("registered");
-        for nth in 0..CONSUMERS {
-            assert!(consumers.find(&all[nth]).is_none());
-            consumers.register(&all[nth]);
-            find(nth).add(nth as u64);
+        for (nth, consumer) in all.iter().enumerate() {
+            assert!(consumers.find(consumer).is_none());
+            consumers.register(consumer);
+            assert_eq!(find(nth).add(nth as u64), i64::from(nth > 0));
         }
         let nr_slots = consumers.slots().count();
         assert_eq!(nr_slots, FIRST + 8 * FIRST + 64 * FIRST, "three tables");
@@ -292,8 +280,8 @@ mod tests {
             (Bytes(CONSUMERS as u64 - 1), true)
         );
         for (nth, consumer) in all.iter().enumerate() {
-            find(nth).sub(nth as u64);
-            consumers.unregister(consumer);
+            assert_eq!(find(nth).sub(nth as u64), -i64::from(nth > 0));
+            assert_eq!(consumers.unregister(consumer), 0);
         }
         assert_eq!(consumers.uses(), []);
         all.iter().for_each(|consumer| consumers.register(consumer));

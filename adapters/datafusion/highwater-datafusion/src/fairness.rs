@@ -8,10 +8,11 @@
 
 use highwater::Bytes;
 
-use crate::consumers::Slot;
+use crate::consumers::Consumers;
 use crate::refusal::Reason;
 use crate::reserve::Reserve;
-use crate::tenant::Shared;
+use crate::stop::count_active;
+use crate::tenant::{Options, Shared};
 
 /// How the consumers of a tenant that can spill share its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,28 +41,44 @@ pub(crate) fn share_of(bytes: Bytes, share: f64) -> Bytes {
     Bytes((bytes.0 as f64 * share.clamp(0.0, 1.0)) as u64)
 }
 
+/// Returns what a reservation holds at least before fairness looks at it.
+pub(crate) fn floor_of(options: &Options) -> u64 {
+    match options.fairness {
+        Fairness::None => u64::MAX,
+        Fairness::ActiveShare => options.floor.unwrap_or(FLOOR_MIN).0,
+    }
+}
+
+/// Bytes that a consumer that can spill asks for.
+pub(crate) struct Request<'p> {
+    pub(crate) of_consumer: u64,
+    /// What the reservation holds that is to grow.
+    pub(crate) held: u64,
+    pub(crate) bytes: u64,
+    /// What the query was admitted with.
+    pub(crate) reserve: Option<&'p Reserve>,
+    /// Those of the query.
+    pub(crate) consumers: &'p Consumers,
+}
+
 impl Shared {
-    /// Checks whether a consumer that can spill may have `bytes` more, room permitting, by a
-    /// reservation that holds `held`. What its query was admitted with is its own: the query's
+    /// Checks whether a consumer may have what it asks for, room permitting, by a reservation that
+    /// holds more than [`floor_of`]. What its query was admitted with is its own: the query's
     /// consumers share that as those of a tenant share its maximum.
-    #[inline]
-    pub(crate) fn may_have(
-        &self,
-        slot: &Slot,
-        held: u64,
-        bytes: u64,
-        reserve: Option<&Reserve>,
-    ) -> Result<(), Reason> {
-        if self.options.fairness == Fairness::None || held <= self.floor_min() {
-            return Ok(());
+    pub(crate) fn may_have(&self, request: &Request<'_>) -> Result<(), Reason> {
+        let may_have = |of_query, of_tenant| match request.is_reserved(self, of_query) {
+            true => Ok(()),
+            false => self.may_have_more(request, of_tenant),
+        };
+        let of_query = request.reserve.map_or(0, |reserve| reserve.active.nr());
+        let of_tenant = self.active.nr();
+        match may_have(of_query, of_tenant) {
+            // More consumers were counted than hold memory, perhaps: grants need no exact number.
+            Err(_) if of_tenant > 1 => {
+                may_have(request.consumers.count_active(), count_active(self))
+            }
+            verdict => verdict,
         }
-        if let Some(reserve) = reserve
-            && reserve.may_have(slot.bytes(), bytes, self.ceiling(Bytes(reserve.bytes())))
-        {
-            return Ok(());
-        }
-        let unused = reserve.map_or(0, Reserve::unused);
-        self.may_have_more(slot.bytes(), held, bytes, unused)
     }
 
     /// Returns what consumers that can spill may use of so much.
@@ -69,31 +86,24 @@ impl Shared {
         share_of(max, 1.0 - self.options.unspillable_reserve).0
     }
 
-    /// As [`may_have`](Self::may_have), for one that holds more than the least floor. Of what its
-    /// query was admitted with, `unused` bytes are charged and not used.
-    #[cold]
-    #[inline(never)]
-    fn may_have_more(
-        &self,
-        of_consumer: u64,
-        held: u64,
-        bytes: u64,
-        unused: u64,
-    ) -> Result<(), Reason> {
+    /// As [`may_have`](Self::may_have), of the tenant's memory, shared by `active` consumers.
+    fn may_have_more(&self, request: &Request<'_>, active: u64) -> Result<(), Reason> {
         let ceiling = self.ceiling(self.group.effective_max());
         let floor = self
             .options
             .floor
             .map_or(ceiling / FLOOR_SHARE, |floor| floor.0);
         // The least floor was looked at before.
-        if held <= floor {
+        if request.held <= floor {
             return Ok(());
         }
-        let active = self.nr_active().max(1);
+        let (bytes, active) = (request.bytes, active.max(1));
         let share = ceiling / active;
-        let has_share = of_consumer.saturating_add(bytes) <= share;
+        let has_share = request.of_consumer.saturating_add(bytes) <= share;
         // The most that the tenant may use for this to be granted.
         let bound = if has_share { ceiling } else { ceiling / 2 };
+        // Charged and not used.
+        let unused = request.reserve.map_or(0, Reserve::unused);
         let is_within = |usage: Bytes| {
             let used = usage.0.saturating_sub(unused);
             used.saturating_add(bytes) <= bound
@@ -115,10 +125,14 @@ impl Shared {
             }),
         }
     }
+}
 
-    /// Returns the least that a reservation holds before fairness looks at it.
-    #[inline]
-    fn floor_min(&self) -> u64 {
-        self.options.floor.unwrap_or(FLOOR_MIN).0
+impl Request<'_> {
+    /// Returns whether the reserve of the query has room for it, shared by `active` consumers.
+    fn is_reserved(&self, tenant: &Shared, active: u64) -> bool {
+        self.reserve.is_some_and(|reserve| {
+            let ceiling = tenant.ceiling(Bytes(reserve.bytes()));
+            reserve.may_have(self.of_consumer, self.bytes, ceiling, active)
+        })
     }
 }

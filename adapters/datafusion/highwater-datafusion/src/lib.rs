@@ -65,8 +65,12 @@ mod guard;
 mod pool;
 mod refusal;
 mod reserve;
+mod slot;
+#[cfg(test)]
+mod slot_tests;
 mod stop;
 mod strays;
+mod sync;
 mod tenant;
 
 pub use admission::Admission;

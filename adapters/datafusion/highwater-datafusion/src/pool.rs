@@ -14,8 +14,10 @@ use highwater::{Bytes, Charge, ChargeFailed, Group, Manager, Victim};
 
 use crate::admission;
 use crate::consumers::{ConsumerUse, Consumers};
+use crate::fairness::{Request, floor_of};
 use crate::refusal::{Reason, Stopped, size};
 use crate::reserve::Reserve;
+use crate::slot::Slot;
 use crate::stop::{Asking, OfQuery, Stop, StopOutcome, stop_query};
 use crate::strays::Strays;
 use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
@@ -25,13 +27,17 @@ use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 /// # Cost
 ///
 /// Where the CPU holds tokens of the group, a call writes no memory that other CPUs write. For a
-/// consumer that can spill, also one atomic addition to its own count.
+/// consumer that can spill, it also changes a count on a line of that consumer: by a load and a
+/// store on the thread that took what the consumer first held, by an atomic addition on others. A
+/// consumer that takes its first byte, or returns its last, is counted by two atomic operations
+/// more.
 ///
 /// With [`Fairness::ActiveShare`](crate::Fairness::ActiveShare), `try_grow` of a consumer that can
 /// spill and holds more than 1 MiB in that reservation (or [`Options::floor`]) also reads the
 /// maxima of all groups up to the root; above the floor also the tenant's usage: four loads. Where
 /// the interval of that does not decide, it takes the tree's lock for reading, which other CPUs
-/// write, and at least two loads for each CPU that charged to each query.
+/// write, and at least two loads for each CPU that charged to each query. Before it refuses, it
+/// visits the consumers of all queries of the tenant, to count those that hold memory.
 pub struct HighwaterPool {
     tenant: Tenant,
     name: String,
@@ -45,7 +51,11 @@ pub struct HighwaterPool {
     has_begun: AtomicBool,
     /// The count of a query that was admitted with a reserve.
     reserve: Option<Reserve>,
-    consumers: Consumers,
+    consumers: Arc<Consumers>,
+    /// A reservation that can spill and holds no more is never refused for fairness.
+    floor: u64,
+    /// As in the tenant's options.
+    tracks_all: bool,
     stop: Arc<Stop>,
     strays: Strays,
     /// The most bytes that one refused call asked for.
@@ -68,7 +78,9 @@ impl HighwaterPool {
             is_waiting: false,
             has_begun: AtomicBool::new(false),
             reserve: None,
-            consumers: Consumers::default(),
+            consumers: Arc::default(),
+            floor: floor_of(&query.tenant.shared.options),
+            tracks_all: query.tenant.shared.options.tracks_all,
             stop: Arc::default(),
             strays: Strays::default(),
             most_refused: AtomicU64::new(0),
@@ -262,7 +274,7 @@ impl HighwaterPool {
                 made => break made?,
             }
         };
-        let is_new = group.set_data(OfQuery::new(&self.stop));
+        let is_new = group.set_data(OfQuery::new(&self.stop, &self.consumers, &self.tenant));
         debug_assert!(is_new.is_ok(), "the group was made here");
         if !self.is_waiting {
             self.begin();
@@ -296,24 +308,41 @@ impl HighwaterPool {
         }
     }
 
+    #[inline]
     fn tracks(&self, consumer: &MemoryConsumer) -> bool {
-        consumer.can_spill() || self.shared().options.tracks_all
+        consumer.can_spill() || self.tracks_all
     }
 
-    /// Counts a consumer that can spill and holds its first byte.
-    fn add_active(&self) {
-        self.shared().add_active();
-        self.reserve.iter().for_each(Reserve::add_active);
+    /// Returns the slot of a consumer whose bytes are counted.
+    #[inline]
+    fn slot(&self, consumer: &MemoryConsumer) -> Option<&Slot> {
+        match self.tracks(consumer) {
+            true => self.consumers.find(consumer),
+            false => None,
+        }
     }
 
-    /// Counts a consumer that can spill and has returned its last byte.
-    fn sub_active(&self) {
-        self.shared().sub_active();
-        self.reserve.iter().for_each(Reserve::sub_active);
+    /// Adds the change of the number of active consumers that a change of this one's bytes made.
+    #[inline]
+    fn count_active(&self, consumer: &MemoryConsumer, change: i64) {
+        if change != 0 && consumer.can_spill() {
+            self.shared().active.add(change);
+            let of_query = self.reserve.iter().map(|reserve| &reserve.active);
+            of_query.for_each(|active| active.add(change));
+        }
+    }
+
+    /// Charges if there is room, except for what the reserve has.
+    #[inline]
+    fn try_take(&self, group: &Group, bytes: u64) -> Result<(), ChargeFailed> {
+        match &self.reserve {
+            None => group.try_charge_disowned(Bytes(bytes)),
+            Some(_) => self.take(group, bytes, Group::try_charge_disowned),
+        }
     }
 
     /// Charges by `charge`, except for what the reserve has.
-    #[inline]
+    #[inline(never)]
     fn take(
         &self,
         group: &Group,
@@ -332,34 +361,54 @@ impl HighwaterPool {
         if self.stop.is_stopped() {
             return Err(Reason::Stopped(self.stopped()));
         }
-        let consumer = reservation.consumer();
         let group = self.group().map_err(no_group)?;
-        if !self.tracks(consumer) {
-            return self.charge(group, bytes, true);
+        let consumer = reservation.consumer();
+        let slot = self.slot(consumer);
+        let held = reservation.size() as u64;
+        if held > self.floor
+            && consumer.can_spill()
+            && let Some(slot) = slot
+        {
+            self.may_have(slot, held, bytes)?;
         }
-        let Some(slot) = self.consumers.find(consumer) else {
-            return self.charge(group, bytes, !consumer.can_spill());
-        };
-        if consumer.can_spill() {
-            let held = reservation.size() as u64;
-            self.shared()
-                .may_have(slot, held, bytes, self.reserve.as_ref())?;
+        if let Err(refusal) = self.try_take(group, bytes) {
+            // The query fails where this is refused.
+            let is_urgent = !consumer.can_spill() || slot.is_some_and(|slot| slot.bytes() == 0);
+            match is_urgent {
+                true => self.charge_urgently(group, bytes, refusal)?,
+                false => return Err(Reason::Room(refusal)),
+            }
         }
-        self.charge(group, bytes, !consumer.can_spill() || slot.bytes() == 0)?;
-        if slot.add(bytes) && consumer.can_spill() {
-            self.add_active();
+        if let Some(slot) = slot {
+            self.count_active(consumer, slot.add(bytes));
         }
         Ok(())
     }
 
-    /// Charges; `is_urgent` if the query fails where this is refused.
-    #[inline]
-    fn charge(&self, group: &Group, bytes: u64, is_urgent: bool) -> Result<(), Reason> {
-        let Err(refusal) = self.take(group, bytes, Group::try_charge_disowned) else {
-            return Ok(());
-        };
+    /// Checks whether a consumer that can spill may have `bytes` more, by a reservation that holds
+    /// `held`.
+    #[cold]
+    #[inline(never)]
+    fn may_have(&self, slot: &Slot, held: u64, bytes: u64) -> Result<(), Reason> {
+        self.shared().may_have(&Request {
+            of_consumer: slot.bytes(),
+            held,
+            bytes,
+            reserve: self.reserve.as_ref(),
+            consumers: &self.consumers,
+        })
+    }
+
+    /// Charges what was refused, if others can be made to give way.
+    #[cold]
+    fn charge_urgently(
+        &self,
+        group: &Group,
+        bytes: u64,
+        refusal: ChargeFailed,
+    ) -> Result<(), Reason> {
         match self.shared().options.on_full {
-            OnFull::Victim if is_urgent && self.fits_alone(group, bytes) => {
+            OnFull::Victim if self.fits_alone(group, bytes) => {
                 let _asking = Asking::begin(&self.stop, group);
                 self.take(group, bytes, |group, bytes| group.charge(bytes).map(disown))
             }
@@ -382,7 +431,7 @@ impl HighwaterPool {
         let Ok(group) = self.group() else {
             return self.charge_unchecked(self.tenant.group(), Bytes(bytes));
         };
-        if self.take(group, bytes, Group::try_charge_disowned).is_ok() {
+        if self.try_take(group, bytes).is_ok() {
             return;
         }
         let forced = self.take(group, bytes, |group, bytes| {
@@ -446,7 +495,7 @@ impl MemoryPool for HighwaterPool {
 
     fn unregister(&self, consumer: &MemoryConsumer) {
         if self.tracks(consumer) {
-            self.consumers.unregister(consumer);
+            self.count_active(consumer, self.consumers.unregister(consumer));
         }
     }
 
@@ -457,11 +506,8 @@ impl MemoryPool for HighwaterPool {
         }
         self.force(bytes);
         let consumer = reservation.consumer();
-        if let Some(slot) = self.consumers.find(consumer)
-            && slot.add(bytes)
-            && consumer.can_spill()
-        {
-            self.add_active();
+        if let Some(slot) = self.slot(consumer) {
+            self.count_active(consumer, slot.add(bytes));
         }
     }
 
@@ -471,12 +517,8 @@ impl MemoryPool for HighwaterPool {
             return;
         }
         let consumer = reservation.consumer();
-        if self.tracks(consumer)
-            && let Some(slot) = self.consumers.find(consumer)
-            && slot.sub(bytes)
-            && consumer.can_spill()
-        {
-            self.sub_active();
+        if let Some(slot) = self.slot(consumer) {
+            self.count_active(consumer, slot.sub(bytes));
         }
         self.give_back(bytes);
     }

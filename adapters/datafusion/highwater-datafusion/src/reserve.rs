@@ -11,6 +11,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::slot::Active;
+
 /// The used bytes of a pool with a reserve.
 #[derive(Debug)]
 pub(crate) struct Reserve {
@@ -23,9 +25,7 @@ pub(crate) struct Reserve {
     /// nothing.
     counted: AtomicU64,
     /// The query's consumers that can spill and hold memory.
-    /// Written by: calls that take the first byte or return the last. Read by: fairness.
-    /// Publishes: nothing.
-    active: AtomicU64,
+    pub(crate) active: Active,
 }
 
 /// What is charged for this count, and the reserve once it has ended.
@@ -35,34 +35,21 @@ const fn charged(counted: u64, reserve: u64) -> u64 {
 
 impl Reserve {
     /// Returns the count of a pool whose `reserve` is charged already.
-    pub(crate) const fn new(reserve: u64) -> Self {
+    pub(crate) fn new(reserve: u64) -> Self {
         Self {
             reserve,
             left: AtomicU64::new(reserve),
             counted: AtomicU64::new(0),
-            active: AtomicU64::new(0),
+            active: Active::default(),
         }
-    }
-
-    /// Counts a consumer that can spill and holds its first byte.
-    pub(crate) fn add_active(&self) {
-        // Relaxed: a number by itself.
-        self.active.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a consumer that can spill and has returned its last byte.
-    pub(crate) fn sub_active(&self) {
-        // Relaxed: a number by itself.
-        self.active.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Returns whether a consumer that can spill and has `of_consumer` bytes may have `bytes` more
     /// of the first `ceiling` bytes of the reserve: anything of the first half, and then an equal
-    /// part with those that hold any.
-    pub(crate) fn may_have(&self, of_consumer: u64, bytes: u64, ceiling: u64) -> bool {
+    /// part with the `active` ones that hold any.
+    pub(crate) fn may_have(&self, of_consumer: u64, bytes: u64, ceiling: u64, active: u64) -> bool {
         let used = self.used().saturating_add(bytes);
-        // Relaxed: a number by itself.
-        let share = || ceiling / self.active.load(Ordering::Relaxed).max(1);
+        let share = || ceiling / active.max(1);
         used <= ceiling / 2 || used <= ceiling && of_consumer.saturating_add(bytes) <= share()
     }
 

@@ -4,11 +4,14 @@ use std::cell::RefCell;
 use std::iter;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
 use highwater::{Bytes, Group};
+
+use crate::consumers::Consumers;
+use crate::tenant::{Shared, Tenant};
 
 /// Whether a query is to stop.
 #[derive(Debug, Default)]
@@ -44,14 +47,26 @@ pub(crate) struct OfQuery {
     /// gives back what it has, and stopping the query would give no more.
     /// Written by: `end`. Read by: `stop_query`, `is_overdue`. Publishes: nothing.
     ended: OnceLock<Instant>,
+    /// Neither is kept by the group, which may outlive both.
+    consumers: Weak<Consumers>,
+    tenant: Weak<Shared>,
 }
 
 impl OfQuery {
-    pub(crate) fn new(stop: &Arc<Stop>) -> Self {
+    pub(crate) fn new(stop: &Arc<Stop>, consumers: &Arc<Consumers>, tenant: &Tenant) -> Self {
         Self {
             stop: Arc::clone(stop),
             ended: OnceLock::new(),
+            consumers: Arc::downgrade(consumers),
+            tenant: Arc::downgrade(&tenant.shared),
         }
+    }
+
+    /// Counts the query's consumers that can spill and hold memory, if it is one of this tenant's.
+    fn count_active(&self, tenant: &Shared) -> u64 {
+        let is_of_tenant = ptr::eq(self.tenant.as_ptr(), tenant);
+        let consumers = self.consumers.upgrade().filter(|_| is_of_tenant);
+        consumers.map_or(0, |consumers| consumers.count_active())
     }
 
     /// Ends the attempt whose group this is, before another.
@@ -113,6 +128,13 @@ impl Asker {
     }
 }
 
+/// Counts the consumers that can spill and hold memory, one by one, in each query of a tenant.
+pub(crate) fn count_active(tenant: &Shared) -> u64 {
+    let groups = tenant.group.children();
+    let queries = groups.iter().filter_map(of_query);
+    queries.map(|query| query.count_active(tenant)).sum()
+}
+
 /// Returns whether the group is a query's.
 pub(crate) fn is_query(group: &Group) -> bool {
     of_query(group).is_some()
@@ -143,7 +165,7 @@ pub(crate) enum StopOutcome {
 
 /// Stops the query whose group this is, unless the one that asks spares it.
 pub(crate) fn stop_query(group: &Group) -> StopOutcome {
-    let Some(OfQuery { stop, ended }) = of_query(group) else {
+    let Some(OfQuery { stop, ended, .. }) = of_query(group) else {
         return StopOutcome::Other;
     };
     let goes_on = ended.get().is_none();

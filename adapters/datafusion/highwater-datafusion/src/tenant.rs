@@ -11,6 +11,7 @@ use highwater::{Bytes, Group, ReclaimRequest};
 use crate::admission::Admission;
 use crate::fairness::Fairness;
 use crate::pool::HighwaterPool;
+use crate::slot::Active;
 use crate::stop::{StopOutcome, is_overdue, stop_query};
 
 /// Rules that the queries of a tenant share.
@@ -28,8 +29,7 @@ pub struct Options {
     /// What a call does that finds no room.
     pub on_full: OnFull,
     /// Whether uses are counted also for consumers that cannot spill, so that texts and
-    /// [`HighwaterPool::consumers`] name them. Costs an atomic addition a call, and a lock for each
-    /// consumer.
+    /// [`HighwaterPool::consumers`] name them. They then cost as much as those that can spill.
     pub tracks_all: bool,
 }
 
@@ -104,10 +104,9 @@ pub(crate) struct Shared {
     pub(crate) admission: Admission,
     pub(crate) refused: Refused,
     /// Consumers that can spill and hold memory.
-    /// Written by: calls that take the first byte or return the last. Read by: fairness.
-    /// Publishes: nothing. The same for the counts below.
-    active: AtomicU64,
+    pub(crate) active: Active,
     /// Numbers given to queries, whether they have begun or not.
+    /// Written by: new pools. Read by: the same. Publishes: nothing. So do the counts below.
     numbers: AtomicU64,
     queries: AtomicU64,
     nr_queries: AtomicU64,
@@ -164,7 +163,7 @@ impl Tenant {
             options,
             admission: Admission::default(),
             refused: Refused::default(),
-            active: AtomicU64::new(0),
+            active: Active::default(),
             numbers: AtomicU64::new(0),
             queries: AtomicU64::new(0),
             nr_queries: AtomicU64::new(0),
@@ -269,18 +268,6 @@ impl Shared {
 
     pub(crate) fn nr_queries(&self) -> u64 {
         self.nr_queries.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn nr_active(&self) -> u64 {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn add_active(&self) {
-        self.active.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub_active(&self) {
-        self.active.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::thread;
 
 use datafusion_common::DataFusionError;
 use datafusion_execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
@@ -254,6 +255,35 @@ fn the_floor_of_fairness_is_exact() {
             (4, 0)
         );
     }
+}
+
+// Goal: a consumer whose memory was taken on one thread and returned on another has no part of what
+// the others share, though its query counts it until it ends. Method: one is of the query that is
+// refused, and one of another.
+#[test]
+fn what_another_thread_returned_is_not_shared() {
+    let hw = manager(Bytes::mib(100));
+    let tenant = tenant(&hw, "a", Bytes::mib(100), Options::default());
+    let (pool, other) = (query(&tenant), query(&tenant));
+    let hoard = spilling("hoard", &pool);
+    let sorts = [&pool, &other].map(|pool| spilling("sort", pool));
+    thread::scope(|scope| {
+        for sort in &sorts {
+            scope.spawn(|| sort.try_grow(MIB).expect("there is room"));
+        }
+    });
+    hoard.try_grow(30 * MIB).expect("it holds nothing");
+    let join = holding("join", &pool);
+    join.try_grow(35 * MIB).expect("there is room");
+    let text = refusal(&hoard, MIB);
+    assert!(text.contains("26.7 MB while 3 consumers"), "{text}");
+    sorts.iter().for_each(|sort| _ = sort.free());
+    hoard.try_grow(MIB).expect("all may be its share");
+    join.free();
+    hoard.try_grow(45 * MIB).expect("it is alone");
+    drop(sorts);
+    let text = refusal(&hoard, 5 * MIB);
+    assert!(text.contains("80.0 MB while 1 consumer that"), "{text}");
 }
 
 // Goal: consumers that can spill leave the stated part to those that cannot: nothing, a quarter,
