@@ -90,8 +90,9 @@ impl FrameMemory {
         assert_eq!(order_of(key), frame.order(), "{key} is no key of {frame:?}");
         let pfn = self.redeem(frame);
         let (latch, word) = self.slot(pfn);
-        // Relaxed: `put` publishes it.
-        word.store(key, Ordering::Relaxed);
+        // Release. Pairs with: a thread that waits and finds another key: it knows what was done
+        // with the page that it waited for, as that it is in its file.
+        word.store(key, Ordering::Release);
         latch.put();
         pfn
     }
@@ -198,8 +199,8 @@ impl FrameMemory {
     /// `key`.
     fn wait(&self, pfn: Pfn, key: u64, mode: LatchMode) -> Option<HeldLatch> {
         let (latch, word) = self.slot(pfn);
-        // Relaxed: `LatchWait` has acquired the word before.
-        let is_wanted = || word.load(Ordering::Relaxed) == key;
+        // Acquire. Pairs with: `put_latched`, of another page.
+        let is_wanted = || word.load(Ordering::Acquire) == key;
         let queues = (latch, &self.latch_queues);
         LatchWait::new(queues, pfn.index(), mode, is_wanted)
             .block(&LATCH_LOCK)
@@ -504,8 +505,8 @@ impl LatchTurn {
     /// Goes on with the wait for a moment.
     fn wait<R>(&mut self, poll: impl FnOnce(&mut LatchWait<'_, &dyn Fn() -> bool>) -> R) -> R {
         let (latch, word) = self.memory.slot(self.pfn);
-        // Relaxed: `LatchWait` has acquired the word before.
-        let is_wanted = || word.load(Ordering::Relaxed) == self.key;
+        // Acquire. Pairs with: `put_latched`, of another page.
+        let is_wanted = || word.load(Ordering::Acquire) == self.key;
         let queues = (latch, &self.memory.latch_queues);
         let is_wanted: &dyn Fn() -> bool = &is_wanted;
         let wait = LatchWait::new(queues, self.pfn.index(), self.mode, is_wanted);
