@@ -1,5 +1,6 @@
 //! Promise: where the system refuses io_uring, from the start or from some moment on, threads read
-//! for asynchronous faults; every read ends, with the right bytes.
+//! for asynchronous faults, and pages are written back without it; every read ends, with the right
+//! bytes, and no write is lost.
 //!
 //! Each case runs in a process of its own, because filters of system calls are permanent: the test
 //! starts itself again.
@@ -12,6 +13,7 @@
 mod sandbox;
 
 use std::env;
+use std::fs;
 use std::future::poll_fn;
 use std::io::Write;
 use std::pin::Pin;
@@ -129,6 +131,40 @@ fn threads_take_over_where_the_ring_is_refused_later() {
     assert!(shown.contains("threads (io_uring refused: "), "{shown}");
     read(&hw, &map, 300..PAGES, || {});
     check_landed(&hw);
+}
+
+// Goal: pages are written back where the ring is refused, from the start or later. Method: every
+// second page of a direct file is written to and synced, before and after each refusal.
+#[test]
+fn pages_are_written_back_where_the_ring_is_refused() {
+    if !is_in_a_process("pages_are_written_back_where_the_ring_is_refused") {
+        return;
+    }
+    let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::write(file.path(), vec![0; 4096 * 512]).unwrap();
+    let manager = || Manager::builder().capacity(Bytes::mib(4)).build().unwrap();
+    let sync = |hw: &Manager, byte| {
+        let open = match hw.open_direct_writable(file.path()) {
+            Ok(open) => open,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                exit(0);
+            }
+        };
+        let map = hw.space(&hw.root()).map_file(&open, 0..PAGES).unwrap();
+        let pages = || (0..PAGES).step_by(2);
+        pages().for_each(|page| map.write(page).unwrap()[7] = byte);
+        open.sync().unwrap();
+        let bytes = fs::read(file.path()).unwrap();
+        let written = bytes.chunks(4096).step_by(2);
+        assert!(written.map(|page| page[7]).all(|it| it == byte), "{byte}");
+    };
+    let hw = manager();
+    sync(&hw, 1);
+    refuse(&[libc::SYS_io_uring_enter]);
+    [2, 3].into_iter().for_each(|byte| sync(&hw, byte));
+    refuse(&[libc::SYS_io_uring_setup]);
+    sync(&manager(), 4);
 }
 
 /// A task that owns its read, the last handle of the file.

@@ -225,22 +225,24 @@ impl PageCache {
 
     /// Writes the runs of a batch, several at once if they can be.
     fn write_batch(&self, batch: &mut RunBatch<'_>, outcome: &mut WriteBackOutcome) {
-        let mut taken = vec![0; batch.runs.len()];
         let ring = batch.ring.take().filter(|_| batch.runs.len() > 1);
-        if let Some(mut ring) = ring {
-            self.write_at_once(&mut ring, batch, &mut taken);
-        }
+        let taken = match (ring, batch.file.system_file()) {
+            (Some(ring), Some(system)) => self.write_at_once(ring, batch, system),
+            _ => vec![0; batch.runs.len()],
+        };
         for (run, nr_whole) in batch.runs.iter().zip(taken) {
             self.write_run(run, &batch.file, nr_whole, outcome);
         }
     }
 
-    /// Writes those runs of a direct file at once that consist of whole pages; notes how many pages
-    /// of each were completely written, from the first on.
-    fn write_at_once(&self, ring: &mut TakenRing<'_>, batch: &RunBatch<'_>, taken: &mut [usize]) {
-        let Some(system) = batch.file.system_file() else {
-            return;
-        };
+    /// Writes the whole pages of all runs of a direct file at once; returns how many of each run
+    /// were completely written, from the first on.
+    fn write_at_once(
+        &self,
+        mut ring: TakenRing<'_>,
+        batch: &RunBatch<'_>,
+        system: &FileBacking,
+    ) -> Vec<usize> {
         let is_whole =
             |page: &PageInRun<'_>| batch.file.page_len(page.key.page()) == page.held.bytes().len();
         let bufs: Vec<Vec<IoSlice<'_>>> = batch
@@ -261,12 +263,23 @@ impl PageCache {
         });
         let mut writes: Vec<_> = places.collect();
         let frames = batch.file.order().pages().0.cast_signed();
-        let pages = || batch.runs.iter().flatten();
-        pages().for_each(|page| self.count_for_group(page.pfn, StatItem::FileWriteback, frames));
+        let count = |delta| {
+            let runs = batch.runs.iter();
+            runs.for_each(|run| self.count_under_writeback(run, delta));
+        };
+        count(frames);
         ring.write_all(&mut writes);
-        pages().for_each(|page| self.count_for_group(page.pfn, StatItem::FileWriteback, -frames));
-        for (taken, write) in taken.iter_mut().zip(&writes) {
-            *taken = nr_whole(write.bufs.iter().map(|buf| buf.len()), write.taken);
+        count(-frames);
+        let whole = writes
+            .iter()
+            .map(|write| nr_whole(write.bufs.iter().map(|buf| buf.len()), write.taken));
+        whole.collect()
+    }
+
+    /// Counts each page of a run as `delta` frames more under write-back.
+    fn count_under_writeback(&self, run: &[PageInRun<'_>], delta: i64) {
+        for page in run {
+            self.count_for_group(page.pfn, StatItem::FileWriteback, delta);
         }
     }
 
@@ -301,12 +314,7 @@ impl PageCache {
     /// Writes a run; returns the number of pages that were completely written, from the first on.
     fn write_together(&self, run: &[PageInRun<'_>], file: &FileEntry) -> usize {
         let frames = file.order().pages().0.cast_signed();
-        let count = |delta| {
-            for page in run {
-                self.count_for_group(page.pfn, StatItem::FileWriteback, delta);
-            }
-        };
-        count(frames);
+        self.count_under_writeback(run, frames);
         let taken = guarded(|| {
             let pages = run.iter().map(|page| (page.key.page(), page.held.bytes()));
             let images = pages.map(|(page, bytes)| Image::of(page, bytes, file));
@@ -320,7 +328,7 @@ impl PageCache {
             }
             Ok(nr_whole(bufs.iter().map(|buf| buf.len()), taken))
         });
-        count(-frames);
+        self.count_under_writeback(run, -frames);
         taken.unwrap_or(0)
     }
 }
