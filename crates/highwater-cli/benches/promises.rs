@@ -5,19 +5,26 @@
 //! median, spread, and whether the median is within the bound. Counts that an experiment checks
 //! must hold in every run. Progress goes to standard error. Without `--bench` (as under
 //! `cargo test --benches`) it does the same as with `--quick`.
+//!
+//! With `--against FOLDER` it asks instead: is any figure of a bench slower here than in another
+//! checkout of the project? Each bench runs here and there in turn.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 #![expect(clippy::print_stderr, reason = "progress")]
 
 use std::collections::BTreeSet;
 use std::env;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use clap::Parser;
 use highwater::topology::Topology;
+use highwater_lab::comparison::{Checkout, Comparison, figures_of_bench};
 use highwater_lab::experiments::{EXPERIMENTS, Size};
 use highwater_lab::promises::{Promises, Readings, readings_of_bench, readings_of_outcome};
+use serde_json::Value;
 
 /// Benches with promises, and their crates.
 const BENCHES: [(&str, &str); 12] = [
@@ -45,7 +52,13 @@ const RUNS_QUICK: usize = 2;
 #[derive(Debug, Parser)]
 #[command(
     name = ".ci/bench",
-    after_help = "Exit status: 0 when every promise holds, 1 when one does not or a run fails, 2 for bad input."
+    after_help = "\
+Examples:
+  .ci/bench --only charge --runs 9
+  git worktree add ../before main~5 && .ci/bench --against ../before --only charge
+
+Exit status: 0 when every promise holds, 1 when one does not or a run fails, 2 for bad input. With \
+--against: 1 when a figure is more than 5 % slower here."
 )]
 struct Arguments {
     /// Run a small part of each to see that it works; judge no times
@@ -59,6 +72,10 @@ struct Arguments {
     /// Only this bench or experiment; repeatable
     #[arg(long = "only", value_name = "NAME", value_parser = names())]
     chosen: Vec<String>,
+
+    /// Compare the figures of the benches with those of this other checkout instead
+    #[arg(long, value_name = "FOLDER", value_parser = checkout)]
+    against: Option<PathBuf>,
 
     /// Print the table as one JSON object
     #[arg(long)]
@@ -76,6 +93,14 @@ fn runs(text: &str) -> Result<usize, String> {
     }
 }
 
+fn checkout(text: &str) -> Result<PathBuf, String> {
+    let folder = Path::new(text).canonicalize().map_err(|e| e.to_string())?;
+    match folder.join("crates/highwater/benches").is_dir() {
+        true => Ok(folder),
+        false => Err("it has no crates/highwater/benches: name a checkout of the project".into()),
+    }
+}
+
 fn names() -> Vec<&'static str> {
     let experiments = EXPERIMENTS.iter().map(|experiment| experiment.name);
     let benches = BENCHES.iter().map(|(name, _)| *name);
@@ -88,14 +113,36 @@ fn main() -> ExitCode {
         true => (Size::Quick, RUNS_QUICK),
         false => (Size::Full, arguments.runs),
     };
+    eprintln!("{}, {runs} runs", Topology::detect());
+    let is_chosen =
+        |name: &&str| arguments.chosen.is_empty() || arguments.chosen.iter().any(|it| it == name);
+    let names: Vec<&str> = names().into_iter().filter(is_chosen).collect();
+    let passes = if let Some(there) = &arguments.against {
+        let comparison = compare(there, &names, size, runs);
+        show(&arguments, &comparison.to_json(), &comparison);
+        // Quick runs show that it works.
+        comparison.passes() || size == Size::Quick && !comparison.has_failed()
+    } else {
+        let promises = measure(names, size, runs);
+        show(&arguments, &promises.to_json(), &promises);
+        promises.hold()
+    };
+    ExitCode::from(u8::from(!passes))
+}
+
+fn show(arguments: &Arguments, json: &Value, text: &impl Display) {
+    match arguments.json {
+        true => println!("{json}"),
+        false => print!("{text}"),
+    }
+}
+
+/// Measures the promises.
+fn measure(mut names: Vec<&str>, size: Size, runs: usize) -> Promises {
     let mut promises = match size {
         Size::Quick => Promises::unjudged(runs),
         Size::Full => Promises::of_runs(runs),
     };
-    eprintln!("{}, {runs} runs", Topology::detect());
-    let is_chosen =
-        |name: &&str| arguments.chosen.is_empty() || arguments.chosen.iter().any(|it| it == name);
-    let mut names: Vec<&str> = names().into_iter().filter(is_chosen).collect();
     for run in 1..=runs {
         let mut without_times = BTreeSet::new();
         for &name in &names {
@@ -114,24 +161,44 @@ fn main() -> ExitCode {
         }
         names.retain(|name| !without_times.contains(name));
     }
-    match arguments.json {
-        true => println!("{}", promises.to_json()),
-        false => print!("{promises}"),
+    promises
+}
+
+/// Measures the benches of both checkouts.
+fn compare(there: &Path, names: &[&str], size: Size, runs: usize) -> Comparison {
+    let mut comparison = Comparison::default();
+    let benches = || BENCHES.iter().filter(|(name, _)| names.contains(name));
+    for (run, (name, of)) in (1..=runs).flat_map(|run| benches().map(move |bench| (run, bench))) {
+        for (checkout, folder) in [(Checkout::There, Some(there)), (Checkout::Here, None)] {
+            let printed = bench(of, name, size, folder);
+            let figures = printed.and_then(|printed| figures_of_bench(&printed));
+            let said = match &figures {
+                Ok(figures) => format!("{} figures", figures.len()),
+                Err(failure) => failure.clone(),
+            };
+            eprintln!("run {run} of {runs}: {name}, {checkout:?}: {said}");
+            comparison.add(name, checkout, figures);
+        }
     }
-    ExitCode::from(u8::from(!promises.hold()))
+    comparison
 }
 
 /// Runs a bench or an experiment once and returns its readings.
 fn readings(name: &str, size: Size) -> Readings {
     match BENCHES.iter().find(|(bench, _)| *bench == name) {
-        Some((_, of)) => readings_of_bench(&bench(of, name, size)?),
+        Some((_, of)) => readings_of_bench(&bench(of, name, size, None)?),
         None => readings_of_outcome(&experiment(name, size)?),
     }
 }
 
-fn bench(of: &str, name: &str, size: Size) -> Result<String, String> {
+/// Runs a bench here or in another checkout, which has build outputs of its own.
+fn bench(of: &str, name: &str, size: Size, there: Option<&Path>) -> Result<String, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    if let Some(folder) = there {
+        command.current_dir(folder);
+        command.env("CARGO_TARGET_DIR", folder.join("target"));
+    }
     command.args(["bench", "--locked", "--quiet", "-p", of]);
     command.args(["--bench", name, "--", "--json"]);
     command.args((size == Size::Quick).then_some("--quick"));

@@ -5,6 +5,8 @@
 #[cfg(not(loom))]
 pub mod baselines;
 #[cfg(not(loom))]
+pub mod comparison;
+#[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
 pub mod curve;

@@ -4,7 +4,8 @@
 //! group, charging a page to it, uncharging that and removing the group, as medians over
 //! interleaved rounds on one thread: in both regimes, beside a thousand other groups, of a manager,
 //! and with charges by a second thread on another CPU, whose tokens have to be stolen from that
-//! CPU. Fails if on one thread it is fewer than 100,000 a second, of a manager or of a tree.
+//! CPU. Then the same of two threads below one tenant, each with groups of its own names. Fails if
+//! on one thread it is fewer than 100,000 a second, of a manager or of a tree.
 //! Medians carry over to other machines roughly. Without `--bench` (as under `cargo test
 //! --benches`) it does a thousandth of the work and promises nothing.
 //!
@@ -34,31 +35,42 @@ const PER_SECOND: f64 = 100_000.0;
 const OF_A_MANAGER: &str = "of a manager";
 const OF_A_TREE: &str = "one thread";
 
-/// A tenant in a tree of this machine.
-fn tenant(regime: Regime) -> GroupNode {
-    let tree = GroupTree::with_regime(regime, Topology::detect().nr_cpus());
-    let limits = Limits::max(Pages(1 << 20).bytes());
-    let tenant = tree.root().child("tenant", limits);
-    tenant.expect("a name that is free")
+/// A tenant in a tree of this machine. The tree's handle keeps those of groups cheap.
+struct Tenant {
+    tree: GroupTree,
+    node: GroupNode,
 }
 
-fn query(tenant: &GroupNode) -> GroupNode {
-    let query = tenant.child("query", Limits::default());
+fn tenant(regime: Regime) -> Tenant {
+    let tree = GroupTree::with_regime(regime, Topology::detect().nr_cpus());
+    let limits = Limits::max(Pages(1 << 20).bytes());
+    let node = tree.root().child("tenant", limits);
+    let node = node.expect("a name that is free");
+    Tenant { tree, node }
+}
+
+thread_local! {
+    /// The thread's own.
+    static NAME: String = format!("query {:?}", thread::current().id());
+}
+
+fn query(tenant: &Tenant) -> GroupNode {
+    let query = NAME.with(|name| tenant.node.child(name, Limits::default()));
     query.expect("the one before was removed")
 }
 
-fn remove(group: &GroupNode) {
-    let removed = group.tree().remove(group);
+fn remove(tenant: &Tenant, group: &GroupNode) {
+    let removed = tenant.tree.remove(group);
     removed.expect("it has no children");
 }
 
-fn alone(name: &'static str, tenant: GroupNode) -> Variant {
+fn alone(name: &'static str, tenant: Tenant) -> Variant {
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times {
             let query = query(&tenant);
             let charge = query.try_charge(black_box(Pages(1).bytes()));
             drop(charge.expect("there is room"));
-            remove(&query);
+            remove(&tenant, &query);
         }
     })
 }
@@ -70,7 +82,7 @@ fn of_a_manager(name: &'static str) -> Variant {
     let tenant = tenant.expect("a name that is free");
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times {
-            let query = tenant.child("query", Limits::default());
+            let query = NAME.with(|name| tenant.child(name, Limits::default()));
             let query = query.expect("the one before was removed");
             let charge = query.charge(black_box(Pages(1).bytes()));
             drop(charge.expect("there is room"));
@@ -80,7 +92,7 @@ fn of_a_manager(name: &'static str) -> Variant {
 }
 
 /// Another thread charges to each group too, so that tokens are left on its CPU.
-fn beside_another(name: &'static str, tenant: GroupNode) -> Variant {
+fn beside_another(name: &'static str, tenant: Tenant) -> Variant {
     Variant::new(name, TIMES / 20, move |times| {
         let (to_other, groups) = mpsc::channel::<GroupNode>();
         let (to_us, done) = mpsc::channel();
@@ -96,7 +108,7 @@ fn beside_another(name: &'static str, tenant: GroupNode) -> Variant {
                 to_other.send(query.clone()).expect("the other lives");
                 drop(query.try_charge(Pages(1).bytes()).expect("there is room"));
                 done.recv().expect("the other lives");
-                remove(&query);
+                remove(&tenant, &query);
             }
             drop(to_other);
         });
@@ -107,7 +119,9 @@ fn variants() -> Vec<Variant> {
     let preferred = Regime::preferred(&Topology::detect());
     let crowded = tenant(preferred);
     for nth in 0..1_000 {
-        let sibling = crowded.child(&format!("sibling-{nth}"), Limits::default());
+        let sibling = crowded
+            .node
+            .child(&format!("sibling-{nth}"), Limits::default());
         drop(
             sibling
                 .expect("a name that is free")
@@ -123,17 +137,29 @@ fn variants() -> Vec<Variant> {
     ]
 }
 
+fn of_two_threads() -> Vec<Variant> {
+    let tenant = tenant(Regime::preferred(&Topology::detect()));
+    vec![
+        alone("two threads", tenant),
+        of_a_manager("two threads, of a manager"),
+    ]
+}
+
 fn main() -> ExitCode {
     println!(
         "{}; {ROUNDS} interleaved rounds; medians of CPU time",
         Topology::detect()
     );
     let medians: Medians = measure(&variants(), 1);
-    println!("\n{:28}ns each   groups a second", "");
     let per_second = |ns: f64| 1e9 / ns;
-    for (name, ns) in &medians {
-        println!("  {name:26}{ns:7.0}  {:16.0}", per_second(*ns));
-    }
+    let show = |medians: &Medians| {
+        println!("\n{:28}ns each   groups a second", "");
+        for (name, ns) in medians {
+            println!("  {name:26}{ns:7.0}  {:16.0}", per_second(*ns));
+        }
+    };
+    show(&medians);
+    show(&measure(&of_two_threads(), 2));
     let promises = [OF_A_MANAGER, OF_A_TREE].map(|wanted| {
         let found = medians.iter().find(|(name, _)| *name == wanted);
         let (_, ns) = found.expect("it was measured");

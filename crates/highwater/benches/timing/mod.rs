@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 /// Rounds of each measurement.
 pub(crate) const ROUNDS: usize = 11;
 
@@ -191,7 +193,8 @@ pub(crate) fn is_bench() -> bool {
 }
 
 /// Times every variant on that many threads, in interleaved rounds; without `--bench`, or with
-/// `--quick`, a thousandth of it in a few rounds.
+/// `--quick`, a thousandth of it in a few rounds. With `--json` it prints each figure, on a line of
+/// its own, for `.ci/bench --against`.
 pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
     let (rounds, scale) = match is_bench() {
         true => (ROUNDS, 1),
@@ -212,5 +215,14 @@ pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
         times[times.len() / 2]
     };
     let names = variants.iter().map(|variant| variant.name);
-    names.zip(times.into_iter().map(median)).collect()
+    let medians: Medians = names.zip(times.into_iter().map(median)).collect();
+    if std::env::args().any(|argument| argument == "--json") {
+        for (name, ns) in &medians {
+            println!(
+                "{}",
+                json!({ "figure": name, "threads": threads, "ns": ns })
+            );
+        }
+    }
+    medians
 }

@@ -50,7 +50,7 @@ impl Manager {
     /// # Cost
     ///
     /// For each name, a lock of one of 64 parts of all names and one of the group; O(depth). Names
-    /// of more than 22 bytes are copied. Never waits for the tree's lock.
+    /// of more than 23 bytes are copied. Never waits for the tree's lock.
     ///
     /// # Examples
     ///

@@ -29,7 +29,7 @@ impl GroupNode {
     pub(in crate::group) fn new(owner: &TreeOwner, meta: Arc<Meta>) -> Self {
         Self {
             slot: SlotRef::new(owner.reference(), meta.key),
-            owner: Arc::clone(owner),
+            owner: owner.clone(),
             meta,
         }
     }
@@ -158,7 +158,7 @@ impl GroupNode {
     /// Whether `other` is this group or one of its ancestors.
     #[must_use]
     pub fn is_descendant_of(&self, other: &Self) -> bool {
-        if !Arc::ptr_eq(&self.owner, &other.owner) {
+        if !std::ptr::eq(self.groups(), other.groups()) {
             return false;
         }
         self.meta.up().any(|meta| meta.key == other.meta.key)
@@ -231,7 +231,7 @@ impl GroupNode {
 impl PartialEq for GroupNode {
     /// Whether both are the same group of the same tree.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.owner, &other.owner) && self.key() == other.key()
+        std::ptr::eq(self.groups(), other.groups()) && self.key() == other.key()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::node::GroupNode;
 use crate::group::error::RemoveError;
 use crate::group::state::{
-    ActingCpu, GroupKey, GroupPath, Groups, RESERVED_MAX, TreeOwner, TreeShape,
+    ActingCpu, GroupKey, GroupPath, Groups, HandleOwner, RESERVED_MAX, TreeOwner, TreeShape,
 };
 use crate::percpu::{PercpuOwner, Regime};
 use crate::sync::Arc;
@@ -13,6 +13,9 @@ use crate::units::{Bytes, GroupId};
 ///
 /// # Cost
 ///
+/// While the handle that made the tree, or a clone of it, is kept, all handles of the tree and of
+/// its groups are made and dropped without a write that CPUs share; afterwards with one.
+///
 /// For each group: two cache lines for each CPU that has charged to it, and their addresses. The
 /// lines of the CPU that charges first, and the addresses of CPUs 0 to 15, are part of the group.
 /// Once a further one has charged, the others take half a byte for each CPU of the machine, and 128
@@ -21,6 +24,8 @@ use crate::units::{Bytes, GroupId};
 #[derive(Clone, Debug)]
 pub struct GroupTree {
     owner: TreeOwner,
+    /// Of the handle that the tree was made with, and its clones.
+    _handles: Option<HandleOwner>,
 }
 
 impl GroupTree {
@@ -51,11 +56,12 @@ impl GroupTree {
         assert!(nr_cpus > 0, "a tree of groups needs a CPU");
         let groups = Groups::with_root(regime, nr_cpus);
         #[cfg(not(loom))]
-        let owner = PercpuOwner::new(groups.gates, groups);
+        let handles = PercpuOwner::new(groups.gates, PercpuOwner::new(groups.gates, groups));
         #[cfg(loom)]
-        let owner = PercpuOwner::unseen(groups);
+        let handles = PercpuOwner::unseen(PercpuOwner::unseen(groups));
         Self {
-            owner: Arc::new(owner),
+            owner: handles.reference(),
+            _handles: Some(Arc::new(handles)),
         }
     }
 
@@ -165,7 +171,7 @@ impl GroupTree {
     /// of all names. A later group below its parent that this CPU creates has its number and its
     /// tokens. Otherwise the tree's lock for writing; one swap for each CPU that has charged to it.
     pub fn remove(&self, group: &GroupNode) -> Result<(), RemoveError> {
-        if !Arc::ptr_eq(&self.owner, group.owner()) {
+        if !std::ptr::eq(self.groups(), group.groups()) {
             return Err(RemoveError::OtherTree {
                 group: group.path(),
             });
@@ -251,7 +257,7 @@ impl GroupTree {
     /// # Cost
     ///
     /// For each name, a lock of a part of all names and one of the group; O(depth). Names of more
-    /// than 22 bytes are copied. Never waits for the tree's lock.
+    /// than 23 bytes are copied. Never waits for the tree's lock.
     #[must_use]
     pub fn lookup(&self, path: &str) -> Option<GroupNode> {
         let names = path.strip_prefix('/')?;
@@ -269,7 +275,8 @@ impl GroupNode {
     #[must_use]
     pub fn tree(&self) -> GroupTree {
         GroupTree {
-            owner: Arc::clone(self.owner()),
+            owner: self.owner().clone(),
+            _handles: None,
         }
     }
 }

@@ -37,6 +37,6 @@ pub(super) use standing::SlotStanding;
 pub(super) use stock::{STOCK_MAX, StockEntry, TokenStock};
 pub use tree::DEPTH_MAX;
 pub(crate) use tree::Groups;
-pub(super) use tree::{TreeOwner, TreeShape};
+pub(super) use tree::{HandleOwner, TreeOwner, TreeShape};
 pub(crate) use waiters::QueueView;
 pub(super) use waiters::{Calls, Lines, Ticket, Wakes};

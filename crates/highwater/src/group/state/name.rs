@@ -3,48 +3,59 @@
 
 use std::fmt;
 
-/// Bytes stored in place. Chosen: with them a name is no larger than three words.
-const SHORT_MAX: usize = 22;
+/// Bytes stored in place. Chosen: with their number they are three words.
+const SHORT_MAX: usize = 23;
 
 /// A name.
 #[derive(Clone)]
 pub(in crate::group) enum Name {
-    Short { len: u8, bytes: [u8; SHORT_MAX] },
+    Short(ShortName),
     Long(Box<str>),
 }
 
-const _: () = assert!(size_of::<Name>() == 24);
+/// The bytes of a short name, zeros, and the number of the bytes. Aligned: it is copied by words,
+/// of which each was stored as a whole; by parts, each copy would wait for the one before it.
+#[derive(Clone, Copy, PartialEq)]
+#[repr(align(8))]
+pub(in crate::group) struct ShortName([u8; SHORT_MAX + 1]);
+
+const _: () = assert!(size_of::<ShortName>() == 24);
+
+impl ShortName {
+    fn new(name: &str) -> Option<Self> {
+        let mut bytes = [0; SHORT_MAX + 1];
+        bytes[..SHORT_MAX]
+            .get_mut(..name.len())?
+            .copy_from_slice(name.as_bytes());
+        bytes[SHORT_MAX] = u8::try_from(name.len()).ok()?;
+        Some(Self(bytes))
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.0[..usize::from(self.0[SHORT_MAX])]
+    }
+}
 
 impl Name {
     pub(in crate::group) fn new(name: &str) -> Self {
-        let mut bytes = [0; SHORT_MAX];
-        match (bytes.get_mut(..name.len()), u8::try_from(name.len())) {
-            (Some(place), Ok(len)) => {
-                place.copy_from_slice(name.as_bytes());
-                Self::Short { len, bytes }
-            }
-            _ => Self::Long(name.into()),
-        }
+        ShortName::new(name).map_or_else(|| Self::Long(name.into()), Self::Short)
     }
 
     pub(in crate::group) fn as_str(&self) -> &str {
         match self {
-            Self::Short { .. } => str::from_utf8(self.as_bytes()).expect("it was a `str`"),
+            Self::Short(name) => str::from_utf8(name.as_bytes()).expect("it was a `str`"),
             Self::Long(name) => name,
-        }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Short { len, bytes } => &bytes[..usize::from(*len)],
-            Self::Long(name) => name.as_bytes(),
         }
     }
 }
 
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.as_bytes() == other.as_bytes()
+        match (self, other) {
+            (Self::Short(one), Self::Short(other)) => one == other,
+            (Self::Long(one), Self::Long(other)) => one == other,
+            _ => false,
+        }
     }
 }
 

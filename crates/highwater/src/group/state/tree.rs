@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 
-use crate::percpu::{Blocks, Gates, PercpuOwner, Regime};
+use crate::percpu::{Blocks, Gates, PercpuOwner, PercpuRef, Regime};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{
     Arc, LockClass, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, StatCell,
@@ -33,9 +33,12 @@ static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
 /// stack.
 pub const DEPTH_MAX: u32 = 64;
 
-/// A tree and the references to it, which the handles of the tree share. Handles of groups and
-/// charges may outlive it.
-pub(in crate::group) type TreeOwner = Arc<PercpuOwner<Groups>>;
+/// A handle's reference to a tree, counted for each CPU as those of charges are. Charges may
+/// outlive the last handle: theirs are to what it owns.
+pub(in crate::group) type TreeOwner = PercpuRef<PercpuOwner<Groups>>;
+/// Owns what handles refer to. Where the last clone of a tree's first handle is gone, the others
+/// are counted in one place.
+pub(in crate::group) type HandleOwner = Arc<PercpuOwner<PercpuOwner<Groups>>>;
 
 /// The slots below one group.
 #[derive(Debug, Default)]
