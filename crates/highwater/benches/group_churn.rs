@@ -75,12 +75,13 @@ fn alone(name: &'static str, tenant: Tenant) -> Variant {
     })
 }
 
-/// The groups of a manager's user, without pages.
+/// The groups of a manager's user, without pages. The manager is kept, as a program keeps it.
 fn of_a_manager(name: &'static str) -> Variant {
     let hw = Manager::builder().build().expect("a small manager");
     let tenant = hw.root().child("tenant", Limits::default());
     let tenant = tenant.expect("a name that is free");
     Variant::new(name, TIMES, move |times| {
+        let _kept = &hw;
         for _ in 0..times {
             let query = NAME.with(|name| tenant.child(name, Limits::default()));
             let query = query.expect("the one before was removed");

@@ -109,9 +109,12 @@ impl Builder {
             _recorder: records,
             core,
         };
+        let gates = Gates::new(regime, cpus);
+        let handles = PercpuOwner::new(gates, Arc::new(PercpuOwner::new(gates, shared)));
         Ok(Manager {
-            shared: Arc::new(PercpuOwner::new(Gates::new(regime, cpus), shared)),
+            shared: handles.reference(),
             memory,
+            _handles: Arc::new(handles),
         })
     }
 

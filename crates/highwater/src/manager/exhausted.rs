@@ -15,7 +15,7 @@ use super::group::Group;
 use super::victim::Victim;
 use super::{Core, Handle, Shared};
 use crate::group::{GroupKey, GroupNode, GroupTree};
-use crate::percpu::PercpuOwner;
+use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::{Arc, LockClass, Rank, RwLock, Weak};
 use crate::victim::ChosenGroup;
 
@@ -58,7 +58,9 @@ impl Handlers {
     pub(super) fn now(&self) -> Option<HandlersNow> {
         let handlers = Arc::clone(&self.0.read());
         let manager = handlers.values().next()?.manager.upgrade()?;
-        Some(HandlersNow(handlers, manager))
+        // Counted apart from other handles: these are few.
+        let handles = PercpuOwner::new(Gates::new(Regime::Atomic, 1), manager);
+        Some(HandlersNow(handlers, handles.reference()))
     }
 
     fn set(&self, group: &Group, tell: Arc<Tell>) {

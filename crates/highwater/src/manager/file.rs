@@ -372,7 +372,7 @@ impl Manager {
 
 impl File {
     pub(super) fn new(shared: &Handle, entry: Arc<FileEntry>) -> Self {
-        let shared = Arc::clone(shared);
+        let shared = shared.clone();
         Self {
             told: entry.told_of_failures(),
             open: Arc::new(OpenFile { shared, entry }),

@@ -7,7 +7,6 @@ use std::hash::{Hash, Hasher};
 
 use super::{Core, Handle, Shared};
 use crate::group::{ChildError, GroupKey, GroupNode, GroupPath, Limits, RemoveError, SlotRef};
-use crate::sync::Arc;
 use crate::units::GroupId;
 
 /// A group of a manager, such as a tenant or a query: it accounts and limits memory together
@@ -31,7 +30,7 @@ impl Group {
     pub(super) fn new(shared: &Handle, node: GroupNode) -> Self {
         Self {
             slot: SlotRef::new(shared.reference(), node.key()),
-            shared: Arc::clone(shared),
+            shared: shared.clone(),
             node,
         }
     }

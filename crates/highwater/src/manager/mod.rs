@@ -129,7 +129,7 @@ use crate::cache::{FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig};
 use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::{FrameMemory, WriteRing};
-use crate::percpu::{ChosenRegime, PercpuOwner};
+use crate::percpu::{ChosenRegime, PercpuOwner, PercpuRef};
 use crate::reclaim::policy::EvictionPolicy;
 use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
@@ -153,7 +153,8 @@ static SELECTION_LOCK: LockClass = LockClass::new("victim_selection", Rank::Sele
 static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 
 /// A memory budget, its groups and its page cache. Cheap to clone: all clones share one manager,
-/// which ends when its last handle is dropped.
+/// which ends when its last handle is dropped. While a `Manager` is kept, handles of groups, files
+/// and spaces are made and dropped without a write that CPUs share, afterwards with one.
 ///
 /// # Examples
 ///
@@ -173,10 +174,16 @@ pub struct Manager {
     shared: Handle,
     /// Copy of the core's: every guard needs it.
     memory: Arc<FrameMemory>,
+    _handles: Arc<PercpuOwner<SharedOwner>>,
 }
 
-/// The shared part of all handles; charges hold it through a per-CPU reference count.
-type Handle = Arc<PercpuOwner<Shared>>;
+/// The shared part of all handles. Charges refer to it too, by a count for each CPU.
+type SharedOwner = Arc<PercpuOwner<Shared>>;
+
+/// A handle's reference to it. These are counted for each CPU as well: in a program, many threads
+/// make and drop handles of groups. Once the last [`Manager`] is dropped, they are counted in one
+/// place.
+type Handle = PercpuRef<SharedOwner>;
 
 /// The manager proper and its background threads. The threads hold only the core, so dropping the
 /// last handle stops them.

@@ -19,7 +19,6 @@ use super::group::Group;
 use super::{Core, Handle, Shared};
 use crate::group::{Change, GroupNode, Stalls};
 use crate::percpu::PercpuRef;
-use crate::sync::Arc;
 
 thread_local! {
     /// Whether this thread is in a stall. Stalls do not nest.
@@ -170,7 +169,7 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn work(&self) -> Working {
-        let shared = Arc::clone(self.shared());
+        let shared = self.shared().clone();
         let group = self.node().clone();
         let known = known_depth(&group);
         group.change_stalls(shared.core.now(), |depth| {

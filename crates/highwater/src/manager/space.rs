@@ -65,12 +65,12 @@ impl Manager {
     #[must_use]
     pub fn space(&self, group: &Group) -> Space {
         assert!(
-            Arc::ptr_eq(group.shared(), &self.shared),
+            Arc::ptr_eq(group.shared(), &*self.shared),
             "the group is of another manager"
         );
         Space {
             open: Arc::new(OpenSpace {
-                shared: Arc::clone(&self.shared),
+                shared: self.shared.clone(),
                 group: group.node().clone(),
                 entry: self.core().cache.open_space(),
             }),
