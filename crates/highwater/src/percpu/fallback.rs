@@ -27,8 +27,6 @@ mod none {
     use crate::memmap::Unreached;
     use crate::percpu::RegimeReason;
     use crate::percpu::sequences::{Addition, On};
-    #[cfg(feature = "lab")]
-    use crate::sync::StatCell;
     use crate::sync::atomic::{AtomicU32, AtomicU64};
     use crate::units::CpuId;
 
@@ -38,15 +36,18 @@ mod none {
 
     /// The methods and sequences of `rseq.rs`, uncallable because no value exists.
     macro_rules! absent {
-        ($($(#[$when:meta])* fn $name:ident($($argument:ty),*) -> $result:ty;)*) => {$(
-            $(#[$when])*
+        ($(fn $name:ident($($argument:ty),*) -> $result:ty;)*) => {$(
             pub(in crate::percpu) fn $name(self, $(_: $argument),*) -> $result {
                 match self {}
             }
         )*};
-        ($($(#[$when:meta])* sequence $name:ident($($argument:ty),*) -> $result:ty;)*) => {$(
-            $(#[$when])*
-            pub(in crate::percpu) fn $name<const DELAY: u32, const GUARDED: bool>(
+        ($(sequence $name:ident $([const $option:ident: $kind:ty])?
+            ($($argument:ty),*) -> $result:ty;)*) => {$(
+            pub(in crate::percpu) fn $name<
+                const DELAY: u32,
+                $(const $option: $kind,)?
+                const GUARDED: bool,
+            >(
                 self,
                 _: On<'_, GUARDED>,
                 _: &AtomicU64,
@@ -68,19 +69,6 @@ mod none {
             fn restart_others(Option<CpuId>) -> Result<(), Unreached>;
         }
 
-        pub(in crate::percpu) fn add_within<
-            const DELAY: u32,
-            const MASKED: bool,
-            const GUARDED: bool,
-        >(
-            self,
-            _: On<'_, GUARDED>,
-            _: &AtomicU64,
-            _: [u64; 2],
-        ) -> Option<u64> {
-            match self {}
-        }
-
         pub(in crate::percpu) fn add_both<const DELAY: u32, const AGAIN: i32>(
             self,
             _: u32,
@@ -90,13 +78,10 @@ mod none {
         }
 
         absent! {
-            sequence add(u64) -> bool;
-            sequence add_between(u64, [u64; 2]) -> bool;
-            sequence store([u64; 2]) -> bool;
+            sequence add[const BOUNDS: usize](u64, [[u64; 2]; BOUNDS]) -> bool;
+            sequence add_within[const MASKED: bool]([u64; 2]) -> Option<u64>;
+            sequence store[const PLACES: usize]([u64; 2], [(&AtomicU32, u32); PLACES]) -> bool;
             sequence load_store([u64; 2], &AtomicU32) -> Option<u32>;
-            sequence store_store([u64; 2], (&AtomicU32, u32)) -> bool;
-            #[cfg(feature = "lab")]
-            sequence count_store([u64; 2], &StatCell) -> bool;
             sequence exchange([u64; 2]) -> Option<u64>;
         }
     }

@@ -139,7 +139,7 @@ impl<const N: usize> Home<N> {
         // In this regime only this writes the word, and always as the owner: the number is set
         // once, and no thread runs on the CPU that it names before that.
         let (on, delta) = (On::cpu(owner.0), delta.cast_unsigned());
-        area.add::<DELAY, _>(on, &self.words[word], delta)
+        area.add::<DELAY, _, _>(on, &self.words[word], delta, [])
     }
 
     #[inline]

@@ -15,8 +15,6 @@ use std::cell::Cell;
 use super::RegimeReason;
 use super::sequences::{Addition, On};
 use crate::memmap::Unreached;
-#[cfg(feature = "lab")]
-use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::lazy_static;
 use crate::sync::thread::thread_local;
@@ -106,19 +104,25 @@ impl Area {
         (*sequence == before).then_some(sequence)
     }
 
-    pub(super) fn add<const DELAY: u32, const GUARDED: bool>(
+    pub(super) fn add<const DELAY: u32, const BOUNDS: usize, const GUARDED: bool>(
         self,
         on: On<'_, GUARDED>,
         word: &AtomicU64,
         delta: u64,
+        bounds: [[u64; 2]; BOUNDS],
     ) -> bool {
-        let sequence = self.begin(on);
-        if sequence.is_some() {
-            // Acquire, and Release. Pairs with itself, and as in `store`.
-            let old = word.load(Ordering::Acquire);
-            word.store(old.wrapping_add(delta), Ordering::Release);
+        let Some(_sequence) = self.begin(on) else {
+            return false;
+        };
+        // Acquire. Pairs with the commits of other sequences.
+        let new = word.load(Ordering::Acquire).wrapping_add(delta);
+        let is_within = |[shift, span]: [u64; 2]| new.wrapping_add(shift) < span;
+        let is_added = bounds.into_iter().all(is_within);
+        if is_added {
+            // Release. Pairs with the loads of other threads.
+            word.store(new, Ordering::Release);
         }
-        sequence.is_some()
+        is_added
     }
 
     pub(super) fn add_within<const DELAY: u32, const MASKED: bool, const GUARDED: bool>(
@@ -137,26 +141,6 @@ impl Area {
             word.store(new, Ordering::Release);
         }
         is_within.then_some(new)
-    }
-
-    pub(super) fn add_between<const DELAY: u32, const GUARDED: bool>(
-        self,
-        on: On<'_, GUARDED>,
-        word: &AtomicU64,
-        delta: u64,
-        [least, span]: [u64; 2],
-    ) -> bool {
-        let Some(_sequence) = self.begin(on) else {
-            return false;
-        };
-        // Acquire. Pairs with the commits of other sequences.
-        let new = word.load(Ordering::Acquire).wrapping_add(delta);
-        let is_between = new.wrapping_sub(least) < span;
-        if is_between {
-            // Release. Pairs with the loads of other threads.
-            word.store(new, Ordering::Release);
-        }
-        is_between
     }
 
     pub(super) fn add_both<const DELAY: u32, const AGAIN: i32>(
@@ -195,13 +179,27 @@ impl Area {
         3
     }
 
-    pub(super) fn store<const DELAY: u32, const GUARDED: bool>(
+    /// As the kernel may do it: one with a place is interrupted once, with the place written, and
+    /// the word not.
+    pub(super) fn store<const DELAY: u32, const PLACES: usize, const GUARDED: bool>(
         self,
         on: On<'_, GUARDED>,
         word: &AtomicU64,
         [old, new]: [u64; 2],
+        places: [(&AtomicU32, u32); PLACES],
     ) -> bool {
-        let sequence = self.begin_at(on, word, old);
+        let write = || {
+            let sequence = self.begin_at(on, word, old)?;
+            for (place, value) in places {
+                // Relaxed: the word orders it.
+                place.store(value, Ordering::Relaxed);
+            }
+            Some(sequence)
+        };
+        if PLACES > 0 {
+            drop(write());
+        }
+        let sequence = write();
         if sequence.is_some() {
             // Release. Pairs with the loads of other threads.
             word.store(new, Ordering::Release);
@@ -222,44 +220,6 @@ impl Area {
         // Release. Pairs with the loads of other threads.
         word.store(new, Ordering::Release);
         Some(value)
-    }
-
-    /// As the kernel may do it: each is interrupted once, with the place written, and the word not.
-    pub(super) fn store_store<const DELAY: u32, const GUARDED: bool>(
-        self,
-        on: On<'_, GUARDED>,
-        word: &AtomicU64,
-        [old, new]: [u64; 2],
-        (place, value): (&AtomicU32, u32),
-    ) -> bool {
-        let write = || {
-            let sequence = self.begin_at(on, word, old);
-            if sequence.is_some() {
-                // Relaxed: the word orders it.
-                place.store(value, Ordering::Relaxed);
-            }
-            sequence
-        };
-        drop(write());
-        let sequence = write();
-        if sequence.is_some() {
-            // Release. Pairs with the loads of other threads.
-            word.store(new, Ordering::Release);
-        }
-        sequence.is_some()
-    }
-
-    #[cfg(feature = "lab")]
-    pub(super) fn count_store<const DELAY: u32, const GUARDED: bool>(
-        self,
-        on: On<'_, GUARDED>,
-        word: &AtomicU64,
-        values: [u64; 2],
-        count: &StatCell,
-    ) -> bool {
-        let is_stored = self.store::<DELAY, _>(on, word, values);
-        count.add(is_stored.into());
-        is_stored
     }
 
     pub(super) fn exchange<const DELAY: u32, const GUARDED: bool>(

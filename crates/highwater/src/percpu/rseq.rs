@@ -1,8 +1,8 @@
 //! The restartable sequences (rseq) in pseudo-code, the kernel's structures, and how the area is
 //! found.
 //!
-//! Eight sequences on words anywhere, and one for the lab; their clients, the other files of this
-//! module, give them meaning. They differ in what they do before one store commits them:
+//! Six sequences on words anywhere; their clients, the other files of this module, give them
+//! meaning. They differ in what they do before one store commits them:
 //!
 //! ```text
 //! sequence(on, ..) -> committed or not
@@ -19,7 +19,10 @@
 //!
 //! descriptor = { version 0, flags 0, start, post - start, abort }
 //!
-//! add(on, word, delta)                        *word += delta              COMMIT: one instruction
+//! add(on, word, delta, bounds)                for one [shift, span], or none:
+//!                                                 if *word + delta + shift >= span
+//!                                                     return not committed        without a sign
+//!                                             *word += delta              COMMIT: one instruction
 //!
 //! add_within(on, word, [delta, mask])         new = *word + delta         an even delta
 //!     -> new, if committed                    if *word is even, or, if MASKED, its bits of the
@@ -27,12 +30,10 @@
 //!                                                 return not committed
 //!                                             *word = new                 COMMIT
 //!
-//! add_between(on, word, delta, [least, span]) if *word + delta - least >= span    without a sign
+//! store(on, word, [old, new], places)         if *word != old
 //!                                                 return not committed
-//!                                             *word += delta              COMMIT
-//!
-//! store(on, word, [old, new])                 if *word != old
-//!                                                 return not committed
+//!                                             for one (place, value), or none:
+//!                                                 *place = value          also if it then aborts
 //!                                             *word = new                 COMMIT
 //!
 //! add_both(cpu, first, second)                if a gate is up, or a word is not `old`
@@ -41,14 +42,10 @@
 //!                                             *second.word += second.delta    COMMIT, if AGAIN = 0
 //!                                             *first.word += AGAIN            COMMIT, otherwise
 //!
-//! load_store(on, word, [old, new], place)     as store; before the commit
-//!     -> the value, if committed              value = *place              32 bits
-//!
-//! store_store(on, word, [old, new],           as store; before the commit
-//!     (place, value))                         *place = value              also if it then aborts
-//!
-//! count_store(on, word, [old, new], count)    as store; before the commit
-//!                                             *count += 1                 also if it then aborts
+//! load_store(on, word, [old, new], place)     if *word != old
+//!     -> the value, if committed                  return not committed
+//!                                             value = *place              32 bits, as all places
+//!                                             *word = new                 COMMIT
 //!
 //! exchange(on, word, [old, new])              seen = compare_exchange(word, old, new)
 //!     -> seen, if committed                                               COMMIT: one instruction

@@ -10,8 +10,6 @@ use std::ptr;
 
 use super::rseq::{Area, RseqArea};
 use super::sequences::{Addition, On, Stationed};
-#[cfg(feature = "lab")]
-use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The four bytes before each abort handler: the C library's `RSEQ_SIG`.
@@ -93,7 +91,7 @@ macro_rules! sequence_on_cpu {
 macro_rules! sequence {
     (
         $area:expr, $on:expr, refused $refused:literal, aborted [$($aborted:literal),*],
-        [$($body:expr),*] commit $commit:literal, $($operands:tt)*
+        [$($body:expr),*] commit $commit:expr, $($operands:tt)*
     ) => {
         sequence_on_cpu!(
             $area, $on.cpu, refused $refused, aborted [$($aborted),*],
@@ -117,7 +115,7 @@ macro_rules! sequence {
 
 /// The body of a method that runs a sequence and returns whether it has committed.
 macro_rules! committed {
-    ($area:expr, $on:expr, [$($body:expr),*] commit $commit:literal, $($operands:tt)*) => {{
+    ($area:expr, $on:expr, [$($body:expr),*] commit $commit:expr, $($operands:tt)*) => {{
         // SAFETY: see the comment on `Area`, below.
         unsafe {
             sequence!(
@@ -175,17 +173,42 @@ impl Area {
 
     /// See `rseq.rs`.
     #[inline(always)]
-    pub(super) fn add<const DELAY: u32, const GUARDED: bool>(
+    pub(super) fn add<const DELAY: u32, const BOUNDS: usize, const GUARDED: bool>(
         self,
         on: On<'_, GUARDED>,
         word: &AtomicU64,
         delta: u64,
+        bounds: [[u64; 2]; BOUNDS],
     ) -> bool {
+        // Without bounds, a number that is in a register anyway.
+        let [shift, span] = match bounds.first() {
+            Some(bounds) => *bounds,
+            None => [word.as_ptr().addr() as u64; 2],
+        };
         committed!(
             self, on,
-            [] commit "add qword ptr [{word}], {delta}",
+            [
+                ".if {bounds}",
+                "mov {sum}, qword ptr [{word}]",
+                "add {sum}, {delta}",
+                "lea {scratch}, [{sum} + {shift}]",
+                "cmp {scratch}, {span}",
+                "jae {refused}",
+                ".endif"
+            ]
+            commit concat!(
+                ".if {bounds}\n",
+                "mov qword ptr [{word}], {sum}\n",
+                ".else\n",
+                "add qword ptr [{word}], {delta}\n",
+                ".endif",
+            ),
             word = in(reg) word.as_ptr(),
             delta = in(reg) delta,
+            sum = out(reg) _,
+            bounds = const BOUNDS,
+            shift = in(reg) shift,
+            span = in(reg) span,
         )
     }
 
@@ -226,33 +249,6 @@ impl Area {
         }
         // An odd number plus an even one is not 0.
         (new != 0).then_some(new)
-    }
-
-    /// See `rseq.rs`.
-    #[inline(always)]
-    pub(super) fn add_between<const DELAY: u32, const GUARDED: bool>(
-        self,
-        on: On<'_, GUARDED>,
-        word: &AtomicU64,
-        delta: u64,
-        [least, span]: [u64; 2],
-    ) -> bool {
-        committed!(
-            self, on,
-            [
-                "add {new}, qword ptr [{word}]",
-                "mov {from_least}, {new}",
-                "sub {from_least}, {least}",
-                "cmp {from_least}, {span}",
-                "jae {refused}"
-            ]
-            commit "mov qword ptr [{word}], {new}",
-            word = in(reg) word.as_ptr(),
-            new = inout(reg) delta => _,
-            from_least = out(reg) _,
-            least = in(reg) least,
-            span = in(reg) span,
-        )
     }
 
     /// See `rseq.rs`.
@@ -317,19 +313,34 @@ impl Area {
 
     /// See `rseq.rs`.
     #[inline(always)]
-    pub(super) fn store<const DELAY: u32, const GUARDED: bool>(
+    pub(super) fn store<const DELAY: u32, const PLACES: usize, const GUARDED: bool>(
         self,
         on: On<'_, GUARDED>,
         word: &AtomicU64,
         [old, new]: [u64; 2],
+        places: [(&AtomicU32, u32); PLACES],
     ) -> bool {
+        // Without a place, numbers that are in registers anyway.
+        let (place, value) = match places.first() {
+            Some((place, value)) => (place.as_ptr(), *value),
+            None => (word.as_ptr().cast(), on.cpu),
+        };
         committed!(
             self, on,
-            ["cmp qword ptr [{word}], {old}", "jne {refused}"]
+            [
+                "cmp qword ptr [{word}], {old}",
+                "jne {refused}",
+                ".if {places}",
+                "mov dword ptr [{place}], {value:e}",
+                ".endif"
+            ]
             commit "mov qword ptr [{word}], {new}",
             word = in(reg) word.as_ptr(),
             old = in(reg) old,
             new = in(reg) new,
+            places = const PLACES,
+            place = in(reg) place,
+            value = in(reg) value,
         )
     }
 
@@ -361,56 +372,6 @@ impl Area {
             );
         }
         u32::try_from(value).ok()
-    }
-
-    /// See `rseq.rs`.
-    #[inline(always)]
-    pub(super) fn store_store<const DELAY: u32, const GUARDED: bool>(
-        self,
-        on: On<'_, GUARDED>,
-        word: &AtomicU64,
-        [old, new]: [u64; 2],
-        (place, value): (&AtomicU32, u32),
-    ) -> bool {
-        committed!(
-            self, on,
-            [
-                "cmp qword ptr [{word}], {old}",
-                "jne {refused}",
-                "mov dword ptr [{place}], {value:e}"
-            ]
-            commit "mov qword ptr [{word}], {new}",
-            word = in(reg) word.as_ptr(),
-            old = in(reg) old,
-            new = in(reg) new,
-            place = in(reg) place.as_ptr(),
-            value = in(reg) value,
-        )
-    }
-
-    /// See `rseq.rs`.
-    #[cfg(feature = "lab")]
-    #[inline(always)]
-    pub(super) fn count_store<const DELAY: u32, const GUARDED: bool>(
-        self,
-        on: On<'_, GUARDED>,
-        word: &AtomicU64,
-        [old, new]: [u64; 2],
-        count: &StatCell,
-    ) -> bool {
-        committed!(
-            self, on,
-            [
-                "cmp qword ptr [{word}], {old}",
-                "jne {refused}",
-                "inc qword ptr [{count}]"
-            ]
-            commit "mov qword ptr [{word}], {new}",
-            word = in(reg) word.as_ptr(),
-            old = in(reg) old,
-            new = in(reg) new,
-            count = in(reg) ptr::from_ref(count).cast::<u64>(),
-        )
     }
 
     /// See `rseq.rs`.

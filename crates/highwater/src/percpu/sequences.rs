@@ -3,8 +3,6 @@
 use std::fmt;
 
 use super::{Area, Regime, Writer};
-#[cfg(feature = "lab")]
-use crate::sync::StatCell;
 use crate::sync::atomic::AtomicU64;
 use crate::units::CpuId;
 
@@ -133,8 +131,6 @@ pub struct GuardedStore<'a> {
     pub old: u64,
     /// The new value of the word.
     pub new: u64,
-    /// Counts stores; one that is interrupted right before it is made is counted too.
-    pub count: &'a StatCell,
 }
 
 /// Steps for designs of per-CPU words that are built outside the library.
@@ -152,7 +148,7 @@ impl Sequences {
             [store.old, store.new],
         );
         self.0
-            .is_some_and(|area| area.count_store::<DELAY, _>(on, store.word, values, store.count))
+            .is_some_and(|area| area.store::<DELAY, _, _>(on, store.word, values, []))
     }
 
     /// Exchanges `old` for `new` in `cell`, if the calling thread runs on `cpu` and is not

@@ -43,8 +43,8 @@ pub(super) struct Pair {
     /// Written by: additions. Read by: any thread. Publishes: nothing but itself.
     cell: AtomicU64,
     /// Written by: threads that move it, one at a time. Read by: additions. Publishes: nothing but
-    /// itself.
-    base: AtomicI64,
+    /// itself. Negated, because an addition then reaches the least value by one instruction less.
+    minus_base: AtomicI64,
 }
 
 /// `N` words of one CPU.
@@ -69,7 +69,7 @@ impl<const N: usize> Windowed<N> {
             cpu: sequences.area().map_or(NOBODY, |_| cpu),
             pairs: std::array::from_fn(|_| Pair {
                 cell: AtomicU64::new(0),
-                base: AtomicI64::new(0),
+                minus_base: AtomicI64::new(0),
             }),
         }
     }
@@ -105,10 +105,10 @@ impl<const N: usize> Windowed<N> {
         debug_assert_eq!(cpu, self.cpu, "cells of another CPU");
         let (window, cell) = (self.window(), &self.pairs[word].cell);
         let width = window & u64::from(u32::MAX);
-        let least = self.base(word).cast_unsigned().wrapping_sub(width);
+        let minus_least = width.wrapping_add(self.minus_base(word).cast_unsigned());
         // In the restartable regime only this sequence writes the cell, and always on this CPU.
         let on = On::guarded(cpu.0, &self.window, window);
-        area.add_between::<DELAY, _>(on, cell, delta.cast_unsigned(), [least, 2 * width])
+        area.add::<DELAY, _, _>(on, cell, delta.cast_unsigned(), [[minus_least, 2 * width]])
     }
 
     /// Returns when no thread is in an addition that has read the window before the call, other
@@ -146,15 +146,23 @@ impl<const N: usize> Windowed<N> {
 
     #[inline]
     pub(crate) fn base(&self, word: usize) -> i64 {
+        self.minus_base(word).wrapping_neg()
+    }
+
+    #[inline]
+    fn minus_base(&self, word: usize) -> i64 {
         // Pairs with `set_base`. SeqCst: in the order of `add`.
-        self.pairs[word].base.load(Ordering::SeqCst)
+        self.pairs[word].minus_base.load(Ordering::SeqCst)
     }
 
     /// Moves a base. The caller puts a fence between this and a read of the cell.
     #[inline]
     pub(crate) fn set_base(&self, word: usize, base: i64) {
-        // Release. Pairs with the load in `base`.
-        self.pairs[word].base.store(base, Ordering::Release);
+        // Release. Pairs with the load in `minus_base`.
+        let minus_base = base.wrapping_neg();
+        self.pairs[word]
+            .minus_base
+            .store(minus_base, Ordering::Release);
     }
 
     /// Returns the window's word: its width in the low half, its user's bits in the high half.

@@ -175,7 +175,8 @@ impl Gates {
         let cpu = area.cpu_number();
         let word = words.get(cpu as usize);
         word.is_some_and(|gated| {
-            area.add::<DELAY, _>(On::gate(cpu, &gated.at.station), &gated.at.word, delta)
+            let on = On::gate(cpu, &gated.at.station);
+            area.add::<DELAY, _, _>(on, &gated.at.word, delta, [])
         })
     }
 }
@@ -307,7 +308,8 @@ impl Gated {
     #[inline(always)]
     fn try_store<const DELAY: u32>(&self, values: [u64; 2]) -> bool {
         self.owner().is_some_and(|(area, owner)| {
-            area.store::<DELAY, _>(On::gate(owner.0, &self.at.station), &self.at.word, values)
+            let on = On::gate(owner.0, &self.at.station);
+            area.store::<DELAY, _, _>(on, &self.at.word, values, [])
         })
     }
 

@@ -120,7 +120,7 @@ impl Stack {
         // Above the hot end: no thread reads the place before the commit, nor after an abort before
         // it is written again.
         let place = (self.ring.place(header.place(header.len())), raw);
-        area.store_store::<DELAY, _>(on, &self.header, [header.0, pushed.0], place)
+        area.store::<DELAY, _, _>(on, &self.header, [header.0, pushed.0], [place])
     }
 
     /// Pops in a sequence on the stack's CPU, if there is a number.
@@ -135,7 +135,7 @@ impl Stack {
     /// Raises the gate in a sequence on the stack's CPU. The caller holds the lock.
     pub(super) fn raise_here(&self, area: Area) -> bool {
         let on = self.open();
-        on.is_some_and(|on| area.add::<0, _>(on, &self.station, Self::GATE))
+        on.is_some_and(|on| area.add::<0, _, _>(on, &self.station, Self::GATE, []))
     }
 
     /// Returns the condition of a sequence: on the stack's CPU, and not locked since this call;

@@ -387,7 +387,11 @@ impl OwnedSlots {
             return false;
         };
         let store = slot.parking(Tenure::of(Some(owner)), word, old, new);
-        self.sequences.try_store::<DELAY>(cpu, &store)
+        let is_parked = self.sequences.try_store::<DELAY>(cpu, &store);
+        if is_parked {
+            slot.parked();
+        }
+        is_parked
     }
 
     /// Tries to claim a slot that is not held, from its own CPU.

@@ -154,8 +154,13 @@ impl Slot {
             word: &self.parked.words[word],
             old: old.cast_unsigned(),
             new: new.cast_unsigned(),
-            count: &self.parked.hits,
         }
+    }
+
+    /// Counts a store that was made in a sequence. Misses one if the thread is moved meanwhile.
+    #[inline]
+    pub(super) fn parked(&self) {
+        self.parked.hits.add_alone(1);
     }
 
     /// Exchanges the tenure for the same, held, from the slot's own CPU.
