@@ -22,8 +22,7 @@
 //! is rotated on the active list, as the kernel intends; it clears the mark and deactivates the
 //! page (10.3 a and b).
 
-use super::two_list::{admit, inactive_is_low, is_near};
-use super::{Departure, EvictionPolicy, Fate, Lens, Look, PolicyState, Side};
+use super::{Departure, EvictionPolicy, Fate, Lens, Look, PolicyState, Side, TwoList};
 use crate::cache::Referenced;
 use crate::reclaim::lists::PageType;
 
@@ -65,15 +64,18 @@ impl EvictionPolicy for KernelLists {
     }
 
     fn inactive_is_low(&self, lens: Lens) -> bool {
-        inactive_is_low(lens, self.inactive_ratio)
+        match self.inactive_ratio {
+            Some(ratio) => lens.inactive.saturating_mul(ratio) < lens.active,
+            None => TwoList.inactive_is_low(lens),
+        }
     }
 
-    fn admit(&self, _: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
-        admit(lens, departure)
+    fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
+        TwoList.admit(state, lens, departure)
     }
 
-    fn is_near(&self, _: &PolicyState, lens: Lens, departure: Departure) -> bool {
-        is_near(lens, departure)
+    fn is_near(&self, state: &PolicyState, lens: Lens, departure: Departure) -> bool {
+        TwoList.is_near(state, lens, departure)
     }
 
     fn next(&self, _: &PolicyState, _: Lens) -> Side {

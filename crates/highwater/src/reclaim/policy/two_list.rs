@@ -21,29 +21,6 @@ const GIB: u64 = 1 << 18;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TwoList;
 
-/// Returns whether the active list exceeds the inactive one by `ratio`, or by a factor that grows
-/// with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
-pub(super) fn inactive_is_low(lens: Lens, ratio: Option<u64>) -> bool {
-    let by_size = match lens.total() / GIB {
-        0 => 1,
-        gib => (10 * gib).isqrt(),
-    };
-    lens.inactive.saturating_mul(ratio.unwrap_or(by_size)) < lens.active
-}
-
-/// Admits pages of the working set to the active list.
-pub(super) fn admit(lens: Lens, departure: Option<Departure>) -> Side {
-    match departure {
-        Some(departure) if is_near(lens, departure) => Side::Active,
-        _ => Side::Inactive,
-    }
-}
-
-/// Returns whether a page competes with those that it is measured by.
-pub(super) const fn is_near(lens: Lens, departure: Departure) -> bool {
-    departure.distance <= lens.capacity
-}
-
 impl EvictionPolicy for TwoList {
     fn accesses_max(&self) -> u32 {
         1
@@ -53,16 +30,21 @@ impl EvictionPolicy for TwoList {
         true
     }
 
+    /// Compares by a factor that grows with both: 1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB.
     fn inactive_is_low(&self, lens: Lens) -> bool {
-        inactive_is_low(lens, None)
+        let gib = lens.total() / GIB;
+        lens.inactive.saturating_mul((10 * gib).isqrt().max(1)) < lens.active
     }
 
-    fn admit(&self, _: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
-        admit(lens, departure)
+    fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
+        match departure {
+            Some(departure) if self.is_near(state, lens, departure) => Side::Active,
+            _ => Side::Inactive,
+        }
     }
 
     fn is_near(&self, _: &PolicyState, lens: Lens, departure: Departure) -> bool {
-        is_near(lens, departure)
+        departure.distance <= lens.capacity
     }
 
     fn next(&self, _: &PolicyState, _: Lens) -> Side {
@@ -78,19 +60,17 @@ impl EvictionPolicy for TwoList {
     }
 
     fn judge(&self, state: &PolicyState, lens: Lens, from: Side, look: Look) -> Fate {
-        let is_copied_once = look.credit > 0 && from == Side::Inactive;
-        match (look.entries, look.page_type) {
-            (
-                Referenced::Seen {
-                    young: 0,
-                    locked: false,
-                    ..
-                },
-                page_type,
-            ) if is_copied_once => match page_type {
-                PageType::File => Fate::EvictClean,
-                PageType::Anon => Fate::Evict,
-            },
+        let is_unseen = matches!(
+            look.entries,
+            Referenced::Seen {
+                young: 0,
+                locked: false,
+                ..
+            }
+        );
+        match (from, look.page_type) {
+            (Side::Inactive, PageType::File) if is_unseen && look.credit > 0 => Fate::EvictClean,
+            (Side::Inactive, _) if is_unseen => Fate::Evict,
             _ => by_accesses(self, state, lens, from, look),
         }
     }
