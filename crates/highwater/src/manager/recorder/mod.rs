@@ -40,12 +40,14 @@ mod thread;
 mod tests;
 
 #[cfg_attr(feature = "lab", visibility::make(pub))]
+pub(crate) use super::error::RecordingError;
+#[cfg_attr(feature = "lab", visibility::make(pub))]
 pub(crate) use moment::{
     FileMoment, FramesMoment, GroupMoment, GroupStat, LockMoment, Mark, Moment, PcpMoment,
     VictimRecord, Waiting,
 };
 #[cfg_attr(feature = "lab", visibility::make(pub))]
-pub(crate) use reader::{Recording, RecordingError, RecordingInfo};
+pub(crate) use reader::{Recording, RecordingInfo};
 pub(in crate::manager) use thread::RecorderThread;
 
 use std::collections::VecDeque;

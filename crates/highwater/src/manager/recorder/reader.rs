@@ -19,8 +19,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thiserror::Error;
-
 use super::assemble::Assembly;
 use super::format::{
     ALIGN, FileHeader, HEADER_MAX, HINT_AT, HINT_LEN, HeaderFault, Hint, Opened, RECORD_HEAD,
@@ -29,65 +27,8 @@ use super::format::{
 use super::log::{Log, Record, RecordPlace};
 use super::moment::{Mark, Moment, VictimRecord};
 use super::window::{RECORD_MAX, RingWindow, read_some};
+use crate::manager::error::RecordingError;
 use crate::units::Bytes;
-
-/// A recording could not be read.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RecordingError {
-    /// The file could not be opened.
-    #[error("cannot open {}: {source}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The file is something else.
-    #[error(
-        "{} is no recording: give a file that `Builder::recorder` or `highwater replay --record` has made",
-        path.display()
-    )]
-    NotARecording {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The recording has another version of the format.
-    #[error(
-        "{} is a recording of version {found}, and this program reads version {known}: use the program of the same release",
-        path.display()
-    )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// The version that can be read.
-        known: u32,
-    },
-    /// The recording's header is damaged.
-    #[error("the header of {} is damaged: the recording cannot be read", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The moment's records are not there, or no longer.
-    #[error("moment {tick} is not in {}, or was overwritten meanwhile", path.display())]
-    Overwritten {
-        /// The file.
-        path: PathBuf,
-        /// The moment.
-        tick: u64,
-    },
-}
 
 /// The header of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
