@@ -282,16 +282,15 @@ impl Reclaim {
         let priority = level.priority;
         let home = self.lruvecs.of(scan.control.target)?;
         let sizes = home.subtree_sizes();
-        let ages = self.ages();
         let may_deactivate = PageType::ALL.map(|page_type| {
             scan.forces_deactivation
                 || self.policy.inactive_is_low(sizes.lens(page_type))
                 || home.has_new_workingset(page_type)
         });
         for page_type in PageType::ALL {
-            let active = sizes.of(page_type.active());
-            scan.has_spared_active |=
-                ages && !may_deactivate[page_type as usize] && active.0 >> priority > 0;
+            let lens = sizes.lens(page_type);
+            let spared = lens.total() - self.policy.candidates(lens);
+            scan.has_spared_active |= !may_deactivate[page_type as usize] && spared >> priority > 0;
         }
         let file = self.file_frames(&home) + self.pool.nr_free();
         let file_is_tiny = scan.control.is_pool_wide()
@@ -307,7 +306,7 @@ impl Reclaim {
             is_group_reclaim: !scan.control.is_pool_wide(),
             file_is_tiny,
             may_deactivate,
-            ages,
+            ages: self.ages(),
             costs: home.costs(),
         };
         Some(Round { level, home, input })
