@@ -33,13 +33,10 @@ impl Core {
     ) -> usize {
         let mut effort = None;
         frames.reserve(count);
-        let mut got = 0;
-        while got < count {
+        let (before, wanted) = (frames.len(), frames.len() + count);
+        while frames.len() < wanted {
             match self.take_frame(order) {
-                Ok(frame) => {
-                    frames.push(frame);
-                    got += 1;
-                }
+                Ok(frame) => frames.push(frame),
                 Err(refusal) if effort.is_none() => {
                     let effort = effort.insert(match patience {
                         Patience::Polled => Effort::polled(),
@@ -53,13 +50,14 @@ impl Core {
                     effort.stall(self, payer);
                     self.wakeup.notify();
                     let goal = self.direct_goal(self.pool.managed().bytes());
-                    let goal = goal.max(Pages((count - got) as u64 * order.pages().0));
+                    let missing = (wanted - frames.len()) as u64;
+                    let goal = goal.max(Pages(missing * order.pages().0));
                     self.reclaim_directly(&self.groups.root(), goal, effort);
                 }
                 Err(_) => break,
             }
         }
-        got
+        frames.len() - before
     }
 
     /// Takes a free frame; wakes the background reclaimer if few are left.

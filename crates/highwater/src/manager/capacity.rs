@@ -286,6 +286,10 @@ impl Core {
             }
             target = now;
         }
+        debug_assert!(
+            self.pool.managed() <= self.memory.pages(),
+            "the pool manages frames that are not there"
+        );
         self.reclaim.note_managed();
         self.look_at_dirty_limits();
         match result {

@@ -345,6 +345,7 @@ impl<'a> Fills<'a> {
             let way = self.way.part().detach();
             flights.push(Flight::new(source, run, charge, way));
         }
+        debug_assert!(self.are_paid(), "each flight takes the charge of its pages");
         flights
     }
 

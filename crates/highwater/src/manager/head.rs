@@ -181,6 +181,11 @@ impl HeadEffort {
     /// Waits while pages of a full group are in transit: then no group is asked or told, unless
     /// storage takes very long to answer, or reclaimers go on without effect.
     fn awaits_transit(&mut self, core: &Core, target: &GroupNode) -> Option<HeadStep> {
+        debug_assert_eq!(
+            self.target,
+            Some(target.key()),
+            "what it knows is of another group"
+        );
         let (now, transit) = (core.now(), core.reclaim.transit_of(target));
         let begun = self.awaited.filter(|(of, ..)| *of == target.key());
         let Some((_, first, since)) = begun else {

@@ -198,6 +198,10 @@ impl BlockSearch<'_> {
             }
             at = Pfn(at.0 + frames);
         }
+        debug_assert!(
+            at.0 == end || pages.len() == 1,
+            "a page that reaches beyond the block begins with it"
+        );
         Some(Candidate {
             first,
             pages,
@@ -283,6 +287,11 @@ impl BlockSearch<'_> {
                     reclaim.note_write_failed(&error);
                     searched.outcome.nr_write_failed += 1;
                     *self.failed.entry(StorageOf::of(key)).or_default() += 1;
+                    debug_assert_eq!(
+                        self.failed.values().copied().map(u64::from).sum::<u64>(),
+                        searched.outcome.nr_write_failed,
+                        "each failure is known by its storage"
+                    );
                     return false;
                 }
             }

@@ -365,6 +365,10 @@ impl Core {
         let Some((group, exposed)) = most_exposed(groups, target) else {
             return Asking::Nothing;
         };
+        debug_assert!(
+            group.is_descendant_of(target),
+            "a group elsewhere makes no room here"
+        );
         let room = target.limits().max.saturating_sub(target.usage_precise());
         let want = bytes.saturating_sub(room).max(Bytes(1)).min(exposed);
         self.ask(group, want, passed, (now, before))

@@ -136,10 +136,18 @@ impl Victims {
         let is_spared = |key| told.contains(key) || !reach.includes(key);
         match victim::select(groups, target, is_spared, &policy, &mut self.selector) {
             Decision::Chosen(victim) => {
+                debug_assert!(
+                    victim.group.is_descendant_of(target),
+                    "a victim elsewhere makes no room here"
+                );
                 self.begin_stopping(&victim.group, clock);
                 Next::Tell(Box::new(victim))
             }
             Decision::Wait { dying, .. } => {
+                debug_assert!(
+                    dying.is_descendant_of(target) && !told.contains(dying.key()),
+                    "the request waits in vain"
+                );
                 self.begin_stopping(&dying, clock);
                 Next::Wait(dying, clock.now + clock.grace)
             }
@@ -247,12 +255,12 @@ impl Told {
         debug_assert!(self.is_counted(), "each group is counted once");
     }
 
-    /// Records a group. Requires room.
     /// Returns whether the counts are those of the groups.
     fn is_counted(&self) -> bool {
         self.keys.iter().flatten().count() == self.len()
     }
 
+    /// Records a group. Requires room.
     fn push(&mut self, key: GroupKey) {
         debug_assert!(!self.contains(key), "a group that was told is spared");
         let at = self.len();

@@ -23,6 +23,7 @@ impl Reclaim {
     /// Adds a page that has just become resident to its group's lists; returns its refault, if it
     /// was evicted before.
     pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
+        debug_assert!(!self.is_listed(pfn), "{pfn} was listed before it was added");
         let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
         let page_type = type_of(&self.cache, pfn);
         let shadow = self.shadows.take(key);
@@ -108,6 +109,10 @@ impl Reclaim {
     /// Inserts shadows for pages of `lruvec` that are being evicted for a shortage in the group of
     /// `short`.
     pub(super) fn leave_shadows(&self, lruvec: &Lruvec, short: &Lruvec, evicted: &[Evicted]) {
+        debug_assert!(
+            evicted.iter().all(|it| !self.is_listed(it.frame.pfn())),
+            "a page that leaves is on no list"
+        );
         lruvec.note_evicted(evicted.len() as u64);
         let clock = short.age(evicted.len() as u64);
         let stamps = self.lruvecs.leave_order(&self.cache, lruvec, evicted);

@@ -46,6 +46,10 @@ impl ListsTable {
     /// Keeps the transit of lists that were taken from the table, and lets go of what is over. The
     /// sum over each subtree stays as it is.
     fn depart(&mut self, former: &Lruvec) {
+        debug_assert!(
+            self.lists().all(|it| it.group() != former.group()),
+            "the transit of lists in the table would be counted twice"
+        );
         let Self { places, departed } = self;
         departed.retain(|departed| {
             let is_over = departed.is_over();
@@ -519,6 +523,7 @@ impl Lruvecs {
         removed: &GroupNode,
         pages: impl Iterator<Item = Pfn>,
     ) -> LruvecRef {
+        debug_assert!(removed.is_removed(), "a living group keeps its pages");
         let mut count = Pages::ZERO;
         let heir = self.heir_of(removed);
         // Before the charge is moved, which keeps the group alive: a thread that counts for the
@@ -537,15 +542,9 @@ impl Lruvecs {
 
     /// Returns the lists of the nearest living ancestor of a removed group.
     fn heir_of(&self, removed: &GroupNode) -> LruvecRef {
-        let mut at = removed.parent();
-        // Terminates at the root, which is never removed.
-        loop {
-            let ancestor = at.expect("the root is never removed");
-            if let Some(heir) = self.of_or_new(&ancestor) {
-                return heir;
-            }
-            at = ancestor.parent();
-        }
+        let mut above = std::iter::successors(removed.parent(), GroupNode::parent);
+        let heir = above.find_map(|ancestor| self.of_or_new(&ancestor));
+        heir.expect("the root is never removed")
     }
 
     /// Charges one isolated page of a removed group to the nearest living ancestor.

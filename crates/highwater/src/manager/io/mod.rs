@@ -427,8 +427,15 @@ impl Core {
         let last = flight.cargo.filling.last_mut().expect("a flight has pages");
         let len = flight.source.file().page_len(last.page());
         self.cache.filling_bytes(last)[len..].fill(0);
-        let whole = flight.cargo.filling.len() - 1;
-        got >= whole * flight.source.file().order().size() + len
+        let (whole, size) = (
+            flight.cargo.filling.len() - 1,
+            flight.source.file().order().size(),
+        );
+        debug_assert!(
+            got <= (whole + 1) * size,
+            "{got} bytes were read beyond a flight's frames"
+        );
+        got >= whole * size + len
     }
 
     /// Makes the first pages of a flight resident, as many as storage has filled, and the others
