@@ -99,10 +99,6 @@ impl Leaves {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Returns a leaf, if it was allocated.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&Leaf> {

@@ -274,25 +274,8 @@ impl PageCache {
         reader.borrow(pfn, key.get())
     }
 
-    /// Pins a resident page of a read-only file: the pin may outlive readers and threads.
-    #[must_use]
-    pub fn try_pin(&self, key: PageKey) -> Option<Pinned> {
-        debug_assert!(
-            !key.file().is_writable(),
-            "pages of writable files have latches"
-        );
-        self.index.find(key, |pfn| self.try_pin_at(key, pfn))
-    }
-
-    /// As [`try_pin`](Self::try_pin), for a page that [`lookup`](Self::lookup) found in a frame.
-    #[must_use]
-    pub fn try_pin_at(&self, key: PageKey, pfn: Pfn) -> Option<Pinned> {
-        let pinned = self.pin_at(key, pfn)?;
-        self.mark_young(pfn);
-        Some(pinned)
-    }
-
-    /// As [`try_pin_at`](Self::try_pin_at), for a caller that marks the access itself.
+    /// Pins a page of a read-only file, if it is in that frame: the pin may outlive readers and
+    /// threads. The caller marks the access.
     #[must_use]
     pub fn pin_at(&self, key: PageKey, pfn: Pfn) -> Option<Pinned> {
         Pinned::new(Arc::clone(&self.memory), pfn, key.get())

@@ -36,6 +36,7 @@
 //! the frame itself under its latch.
 
 use std::fmt;
+use std::iter;
 use std::ops::Range;
 use std::ptr;
 
@@ -317,27 +318,14 @@ impl PageTable {
     /// Clears the swap mark of entries whose pages are no longer in swap; returns their number.
     pub(super) fn take_swapped(&self, pages: Range<u64>, is_swapped: impl Fn(u64) -> bool) -> i64 {
         let mut taken = 0;
-        let mut page = pages.start;
-        while page < pages.end {
-            let index = self.leaf_index(page);
-            if let Some(next) = self.after_unmade(index) {
-                page = next;
-                continue;
+        for (page, word) in self.made_within(pages) {
+            // Relaxed, all: it publishes nothing.
+            let (seen, absent) = (Entry(word.load(Ordering::Relaxed)), Entry::ABSENT.0);
+            if seen.is_swapped() && !is_swapped(page) {
+                let result =
+                    word.compare_exchange(seen.0, absent, Ordering::Relaxed, Ordering::Relaxed);
+                taken += i64::from(result.is_ok());
             }
-            let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
-            let words = self
-                .made(index)
-                .and_then(|leaf| leaf.get(self.slot(page)..));
-            for (word, page) in words.unwrap_or_default().iter().zip(page..end) {
-                // Relaxed, all: it publishes nothing.
-                let (seen, absent) = (Entry(word.load(Ordering::Relaxed)), Entry::ABSENT.0);
-                if seen.is_swapped() && !is_swapped(page) {
-                    let result =
-                        word.compare_exchange(seen.0, absent, Ordering::Relaxed, Ordering::Relaxed);
-                    taken += i64::from(result.is_ok());
-                }
-            }
-            page = end;
         }
         taken
     }
@@ -392,22 +380,11 @@ impl PageTable {
 
     /// Clears the entries that name a frame, of some pages; calls `taken` with each former entry.
     pub(super) fn zap(&self, pages: Range<u64>, mut taken: impl FnMut(Entry)) {
-        let mut page = pages.start;
-        while page < pages.end {
-            let index = self.leaf_index(page);
-            if let Some(next) = self.after_unmade(index) {
-                page = next;
-                continue;
-            }
-            let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
-            if self.made(index).is_some() {
-                for page in page..end {
-                    let seen = self.get(page).pfn();
-                    let was = seen.and_then(|pfn| self.clear(page, pfn, Left::Absent));
-                    was.into_iter().for_each(&mut taken);
-                }
-            }
-            page = end;
+        for (page, word) in self.made_within(pages) {
+            // Relaxed: `clear` decides.
+            let seen = Entry(word.load(Ordering::Relaxed)).pfn();
+            let was = seen.and_then(|pfn| self.clear(page, pfn, Left::Absent));
+            was.into_iter().for_each(&mut taken);
         }
     }
 
@@ -428,21 +405,12 @@ impl PageTable {
 
     /// Calls `visit` for each page whose entry names a frame or is swapped.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u64, Entry)) {
-        let mut index = 0;
-        while index < self.leaves.len() {
-            if !self.leaves.is_block_made(index) {
-                index = self.leaves.behind_block(index);
-                continue;
+        for (page, word) in self.made_within(0..self.len) {
+            // Relaxed: for quiescent moments.
+            let entry = Entry(word.load(Ordering::Relaxed));
+            if entry.pfn().is_some() || entry.is_swapped() {
+                visit(page, entry);
             }
-            let first = (index as u64) << self.leaf_shift;
-            for (page, word) in (first..).zip(self.made(index).unwrap_or_default()) {
-                // Relaxed: for quiescent moments.
-                let entry = Entry(word.load(Ordering::Relaxed));
-                if entry.pfn().is_some() || entry.is_swapped() {
-                    visit(page, entry);
-                }
-            }
-            index += 1;
         }
     }
 
@@ -455,16 +423,32 @@ impl PageTable {
     /// Returns the number of entries that were written and are not absent.
     #[cfg(test)]
     pub(super) fn entries_written(&self) -> usize {
-        let made = (0..self.leaves.len()).filter_map(|index| self.made(index));
-        made.flatten()
-            .filter(|word| word.load(Ordering::Relaxed) != Entry::ABSENT.0)
+        self.made_within(0..self.len)
+            .filter(|(_, word)| word.load(Ordering::Relaxed) != Entry::ABSENT.0)
             .count()
     }
 
-    /// Returns the first page behind the block of a leaf, if no leaf of the block was allocated.
-    fn after_unmade(&self, index: usize) -> Option<u64> {
-        let behind = (self.leaves.behind_block(index) as u64) << self.leaf_shift;
-        (!self.leaves.is_block_made(index)).then_some(behind)
+    /// Iterates over the words of some pages, but for those of leaves that were not allocated or
+    /// are of holes.
+    fn made_within(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, &AtomicU64)> {
+        let mut next = pages.start;
+        let leaves = iter::from_fn(move || {
+            // Terminates: `next` rises.
+            while next < pages.end {
+                let (page, index) = (next, self.leaf_index(next));
+                if !self.leaves.is_block_made(index) {
+                    next = (self.leaves.behind_block(index) as u64) << self.leaf_shift;
+                    continue;
+                }
+                next = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
+                let words = self
+                    .made(index)
+                    .and_then(|leaf| leaf.get(self.slot(page)..));
+                return Some((page..next).zip(words.unwrap_or_default()));
+            }
+            None
+        });
+        leaves.flatten()
     }
 
     /// Returns a page's word if its leaf was allocated: `Some(None)` in a leaf of holes.
