@@ -28,6 +28,37 @@ enum Back {
     AtRandom,
 }
 
+/// Whether frames are allocated and freed all at once, or one at a time.
+#[derive(Clone, Copy, Debug)]
+enum Calls {
+    Bulk,
+    Single,
+}
+
+impl Calls {
+    /// Allocates that many frames as a CPU.
+    fn alloc(self, pool: &FramePool, cpu: CpuId, count: usize) -> Vec<Frame> {
+        let (at, flags) = (pool.at(cpu), AllocFlags::new());
+        let mut frames = Vec::with_capacity(count);
+        match self {
+            Self::Bulk => _ = at.alloc_bulk(count, flags, &mut frames),
+            Self::Single => frames.extend((0..count).map_while(|_| at.alloc_with(flags).ok())),
+        }
+        assert_eq!(frames.len(), count, "the pool has frames");
+        frames
+    }
+
+    /// Frees frames as a CPU.
+    fn free(self, pool: &FramePool, cpu: CpuId, mut frames: Vec<Frame>) {
+        match self {
+            Self::Bulk => pool.at(cpu).free_bulk(&mut frames),
+            Self::Single => frames
+                .into_iter()
+                .for_each(|frame| pool.at(cpu).free(frame)),
+        }
+    }
+}
+
 /// The CPUs of a round, and their parts in it.
 #[derive(Clone, Copy, Debug)]
 enum Cpus {
@@ -108,7 +139,7 @@ fn order(frames: &mut [Frame], back: Back, rng: &mut fastrand::Rng) {
 }
 
 /// Allocates frames and frees them, round by round.
-fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
+fn rounds(pool: &FramePool, cpus: Cpus, (calls, back): (Calls, Back), touched: &mut Touched) {
     let mut rng = seed::rng(15);
     let parts = match cpus {
         Cpus::Share(count) => count,
@@ -117,19 +148,15 @@ fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
     for round in 0..ROUNDS {
         let mut held: Vec<Vec<Frame>> = Vec::new();
         for part in 0..parts {
-            let (mut frames, [out, _]) = (Vec::new(), cpus.of(round, part));
-            let count = IN_USE / parts;
-            let taken = pool
-                .at(out)
-                .alloc_bulk(count, AllocFlags::new(), &mut frames);
-            assert_eq!(taken, count, "the pool has frames");
+            let [out, _] = cpus.of(round, part);
+            let mut frames = calls.alloc(pool, out, IN_USE / parts);
             touched.note(&frames);
             order(&mut frames, back, &mut rng);
             held.push(frames);
         }
-        for (part, mut frames) in held.into_iter().enumerate() {
+        for (part, frames) in held.into_iter().enumerate() {
             let [_, cpu] = cpus.of(round, part);
-            pool.at(cpu).free_bulk(&mut frames);
+            calls.free(pool, cpu, frames);
         }
     }
     pool.check_invariants();
@@ -138,7 +165,7 @@ fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
 #[test]
 fn frames_that_come_back_are_taken_again_before_fresh_ones() {
     // Goal: seven rounds of the same number of frames touch hardly more than one, on any CPU and in
-    // any order of frees. Method: count frame numbers.
+    // any order of frees, all at once or one at a time. Method: count frame numbers.
     let shapes = [
         Cpus::One,
         Cpus::Share(4),
@@ -147,12 +174,16 @@ fn frames_that_come_back_are_taken_again_before_fresh_ones() {
         Cpus::PassOn(2),
         Cpus::PassOn(4),
     ];
-    for cpus in shapes {
-        for back in [Back::InOrder, Back::InReverse, Back::AtRandom] {
-            let (pool, mut touched) = (pool(cpus.count()), Touched::new());
-            rounds(&pool, cpus, back, &mut touched);
-            touched.assert_few(&format!("{cpus:?}, {back:?}"));
-        }
+    let backs = [Back::InOrder, Back::InReverse, Back::AtRandom];
+    let ways = [Calls::Bulk, Calls::Single].into_iter();
+    let ways = ways.flat_map(|calls| backs.map(|back| (calls, back)));
+    for (cpus, way) in shapes
+        .into_iter()
+        .flat_map(|cpus| ways.clone().map(move |way| (cpus, way)))
+    {
+        let (pool, mut touched) = (pool(cpus.count()), Touched::new());
+        rounds(&pool, cpus, way, &mut touched);
+        touched.assert_few(&format!("{cpus:?}, {way:?}"));
     }
 }
 
