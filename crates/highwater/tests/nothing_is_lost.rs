@@ -295,6 +295,7 @@ fn eight_threads_against_the_model() {
         }
     }
     assert_everything(&sum, &engines);
+    println!("{rounds} rounds of {} steps", THREADS * 800);
     // About once a round reclaim finds a page that another thread is writing back, and storage
     // takes some neighbours of many.
     for what in ["pgrotated", CUT_SHORT] {
