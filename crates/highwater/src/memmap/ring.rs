@@ -5,9 +5,9 @@
 //! can reach them, so that nothing that the program drops frees memory that the system writes to.
 //!
 //! The system takes entries from the submission queue only in [`FrameRing::submit`], under the
-//! queue's lock. So when it refuses that call (a sandbox, no memory), the entries that it has not
-//! seen are known: their slots are emptied, the frames go back to the caller, and the ring accepts
-//! no further reads. Reads that the system has are completed all the same.
+//! queue's lock. So when it refuses that call (a sandbox; no memory, again and again), the entries
+//! that it has not seen are known: their slots are emptied, the frames go back to the caller, and
+//! the ring accepts no further reads. Reads that the system has are completed all the same.
 //!
 //! No more reads are in flight than the completion queue has entries, so that it never overflows.
 
@@ -16,12 +16,13 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
 use super::done::{Broken, Done};
 use super::frames::{Frame, FrameMemory};
-use crate::sync::{Arc, LockClass, Mutex, Rank};
+use crate::sync::{Arc, LockClass, Mutex, Rank, thread};
 
 static SLOTS_LOCK: LockClass = LockClass::new("ring slots", Rank::Leaf);
 static SUBMISSION_LOCK: LockClass = LockClass::new("ring submission", Rank::Leaf);
@@ -189,12 +190,26 @@ impl<T> FrameRing<T> {
     ///
     /// # Errors
     ///
-    /// When the system refuses: the ring is broken from then on.
+    /// When the system refuses, also after some milliseconds: the ring is broken from then on.
     pub(crate) fn submit(&self) -> Result<usize, Broken<T>> {
+        let (mut tries, mut count) = (RingTries::new(), 0);
+        loop {
+            let (taken, refusal) = self.submit_once();
+            count += taken;
+            match refusal {
+                None => return Ok(count),
+                Some(error) if tries.again(&error) => {}
+                Some(error) => return self.give_up(error).map_or(Ok(count), Err),
+            }
+        }
+    }
+
+    /// Returns how many reads the system has taken, and why not more.
+    fn submit_once(&self) -> (usize, Option<io::Error>) {
         let mut submission = self.submission.lock();
         let Submission { queued, is_broken } = &mut *submission;
         if queued.is_empty() || *is_broken {
-            return Ok(0);
+            return (0, None);
         }
         let refusal = match self.ring.submit() {
             Ok(_) => None,
@@ -203,23 +218,28 @@ impl<T> FrameRing<T> {
         };
         // SAFETY: the lock is held, and every use of the submission queue holds it.
         let left = unsafe { self.ring.submission_shared() }.len();
+        debug_assert!(left <= queued.len(), "{left} entries have no slot");
         let taken = queued.len() - left;
         queued.drain(..taken);
-        let Some(error) = refusal else {
-            return Ok(taken);
-        };
-        *is_broken = true;
-        let unseen = std::mem::take(queued);
+        (taken, refusal)
+    }
+
+    /// Breaks the ring, unless other threads have handed over all reads meanwhile.
+    fn give_up(&self, error: io::Error) -> Option<Broken<T>> {
+        let mut submission = self.submission.lock();
+        if submission.queued.is_empty() {
+            return None;
+        }
+        submission.is_broken = true;
+        let unseen = std::mem::take(&mut submission.queued);
         drop(submission);
         let mut slots = self.slots.lock();
         let unseen = unseen.into_iter().map(|slot| {
             let ReadSlot { frames, load, .. } = slots.take(slot);
             (frames, load)
         });
-        Err(Broken {
-            error,
-            unseen: unseen.collect(),
-        })
+        let unseen = unseen.collect();
+        Some(Broken { error, unseen })
     }
 
     /// Moves the reads that have ended to `done`, without waiting; returns their number. If another
@@ -312,6 +332,31 @@ impl<T> fmt::Debug for FrameRing<T> {
     }
 }
 
+/// Refusals after which a ring is given up, if they may pass. Chosen: the system is out of memory
+/// for one request for less than ten milliseconds, or for good.
+const TRIES: u32 = 10;
+
+/// Tries again what the system refuses for a moment.
+pub(super) struct RingTries(u32);
+
+impl RingTries {
+    pub(super) fn new() -> Self {
+        Self(TRIES)
+    }
+
+    /// Returns, after a pause, whether to try again: the system had no memory for a request
+    /// (EAGAIN), or no room for its completion (EBUSY). The caller holds no lock.
+    pub(super) fn again(&mut self, error: &io::Error) -> bool {
+        let may_pass = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY));
+        if !may_pass || self.0 == 0 {
+            return false;
+        }
+        self.0 -= 1;
+        thread::sleep(Duration::from_millis(1));
+        true
+    }
+}
+
 /// Ends a [`FrameRing::wait`] of one thread.
 #[derive(Debug)]
 pub(crate) struct Bell(File);
@@ -343,5 +388,112 @@ impl Bell {
     pub(crate) fn silence(&self) {
         // Fails if it was not rung.
         let _ = io::Read::read(&mut &self.0, &mut [0; 8]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memmap::sandbox::refuse;
+    use crate::units::{PAGE_SIZE, Pages, Pfn};
+
+    fn ring() -> Option<(FrameRing<u32>, File)> {
+        let memory = Arc::new(FrameMemory::new(Pages(4)).expect("address space"));
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.set_len(PAGE_SIZE as u64).expect("it can grow");
+        match FrameRing::new(memory) {
+            Ok(ring) => Some((ring, file)),
+            Err(error) => {
+                eprintln!("skipped: no io_uring here ({error})");
+                None
+            }
+        }
+    }
+
+    fn queue(ring: &FrameRing<u32>, file: &File, load: u32) {
+        let frame = ring.memory.claim(Pfn(load));
+        let queued = ring.read(file, 0, vec![frame], load);
+        assert!(queued.is_ok(), "there is room");
+    }
+
+    fn reap_all(ring: &FrameRing<u32>, count: usize) -> Vec<u32> {
+        let mut done = Vec::new();
+        while done.len() < count {
+            ring.reap(&mut done);
+        }
+        let loads = done.into_iter().map(|done| {
+            assert_eq!(done.result.expect("it was read"), PAGE_SIZE);
+            done.frames
+                .into_iter()
+                .for_each(|frame| _ = ring.memory.surrender(frame));
+            done.load
+        });
+        loads.collect()
+    }
+
+    // Goal: a refusal that passes breaks nothing. Method: the system refuses one thread for want of
+    // memory, and takes the reads from another before the first one gives up.
+    #[test]
+    fn a_refusal_that_passes_leaves_the_ring_whole() {
+        let Some((ring, file)) = ring() else { return };
+        queue(&ring, &file, 0);
+        let refused = thread::scope(|scope| {
+            let refused = scope.spawn(|| {
+                let is_refused = refuse(&[libc::SYS_io_uring_enter], libc::EAGAIN);
+                is_refused.then(|| ring.submit_once())
+            });
+            refused.join().expect("it ends")
+        });
+        assert_eq!(ring.submit().expect("taken"), 1);
+        if let Some((taken, error)) = refused {
+            let error = error.expect("it was refused");
+            assert_eq!((taken, error.raw_os_error()), (0, Some(libc::EAGAIN)));
+            assert!(ring.give_up(error).is_none(), "all reads were handed over");
+        } else {
+            eprintln!("skipped: no seccomp here");
+        }
+        queue(&ring, &file, 1);
+        assert_eq!(ring.submit().expect("taken"), 1);
+        let mut loads = reap_all(&ring, 2);
+        loads.sort_unstable();
+        assert_eq!(loads, [0, 1]);
+    }
+
+    // Goal: only refusals that may pass are tried again, and not for ever.
+    #[test]
+    fn refusals_that_may_pass_are_tried_again() {
+        let mut tries = RingTries::new();
+        let mut again = |errno| tries.again(&io::Error::from_raw_os_error(errno));
+        assert!(!again(libc::EPERM));
+        assert!((0..TRIES).all(|nth| again([libc::EAGAIN, libc::EBUSY][nth as usize % 2])));
+        assert!(!again(libc::EAGAIN));
+    }
+
+    // Goal: a refusal that stays gives the reads back, and the ring takes no more.
+    #[test]
+    fn a_refusal_that_stays_gives_the_reads_back() {
+        for errno in [libc::EPERM, libc::EAGAIN] {
+            let Some((ring, file)) = ring() else { return };
+            queue(&ring, &file, 0);
+            let unseen = thread::scope(|scope| {
+                let refused = scope.spawn(|| {
+                    let is_refused = refuse(&[libc::SYS_io_uring_enter], errno);
+                    is_refused.then(|| ring.submit().expect_err("refused").unseen)
+                });
+                refused.join().expect("it ends")
+            });
+            let Some(unseen) = unseen else {
+                eprintln!("skipped: no seccomp here");
+                ring.submit().expect("taken");
+                reap_all(&ring, 1);
+                return;
+            };
+            assert_eq!(unseen.len(), 1);
+            let (frames, load) = unseen.into_iter().next().expect("one");
+            let (frames, _) = ring.read(&file, 0, frames, load).expect_err("it is broken");
+            frames
+                .into_iter()
+                .for_each(|frame| _ = ring.memory.surrender(frame));
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Writes of many places at once by io_uring, for a thread that waits for all of them.
 //!
 //! The buffers are borrowed: the call returns when the system has none of the writes any more,
-//! whatever happens. If it refuses to take entries (a sandbox, no memory), those that it has taken
-//! are waited for without it, the others stay unwritten, and the ring accepts no further ones.
+//! whatever happens. If it refuses to take entries (a sandbox; no memory, again and again), those
+//! that it has taken are waited for without it, the others stay unwritten, and the ring accepts no
+//! further ones.
 
 use std::fmt;
 use std::io;
@@ -10,6 +11,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
 
+use super::ring::RingTries;
 use super::vectored::PlacedWrite;
 use crate::sync::{LockClass, Mutex, OnceLock, Rank};
 
@@ -77,7 +79,7 @@ impl Drop for TakenRing<'_> {
 
 /// Writes to all places; returns when the system has none of them.
 fn run(ring: &mut IoUring, writes: &mut [PlacedWrite<'_>]) -> io::Result<()> {
-    let (mut begun, mut ended) = (0, 0);
+    let (mut begun, mut ended, mut tries) = (0, 0, RingTries::new());
     while ended < writes.len() {
         while begun < writes.len() && begun - ended < ENTRIES as usize {
             let entry = entry_of(&writes[begun], begun);
@@ -93,7 +95,7 @@ fn run(ring: &mut IoUring, writes: &mut [PlacedWrite<'_>]) -> io::Result<()> {
         ended += take_completions(ring, writes);
         match waits {
             Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted || tries.again(&error) => {}
             Err(error) => {
                 let untaken = ring.submission().len();
                 while ended < begun - untaken {
@@ -204,24 +206,26 @@ mod tests {
     }
 
     // Goal: a system that refuses the ring once it is in use has none of the writes when the call
-    // returns, and is not asked again.
+    // returns, and is not asked again; also where the refusal could have passed.
     #[test]
     fn a_refused_ring_writes_nothing_more() {
-        let ring = WriteRing::new();
-        write_100(&ring);
-        let is_refused = thread::scope(|scope| {
-            let refused = scope.spawn(|| {
-                let is_refused = refuse(&[libc::SYS_io_uring_enter], libc::EPERM);
-                is_refused.then(|| write_100(&ring))
+        for errno in [libc::EPERM, libc::EAGAIN] {
+            let ring = WriteRing::new();
+            write_100(&ring);
+            let is_refused = thread::scope(|scope| {
+                let refused = scope.spawn(|| {
+                    let is_refused = refuse(&[libc::SYS_io_uring_enter], errno);
+                    is_refused.then(|| write_100(&ring))
+                });
+                refused.join().expect("it ends")
             });
-            refused.join().expect("it ends")
-        });
-        let Some(refused) = is_refused else {
-            eprintln!("skipped: no seccomp here");
-            return;
-        };
-        let nothing = (vec![0; 100], Vec::new());
-        assert_eq!(refused, nothing);
-        assert_eq!(write_100(&ring), nothing);
+            let Some(refused) = is_refused else {
+                eprintln!("skipped: no seccomp here");
+                return;
+            };
+            let nothing = (vec![0; 100], Vec::new());
+            assert_eq!(refused, nothing);
+            assert_eq!(write_100(&ring), nothing);
+        }
     }
 }
