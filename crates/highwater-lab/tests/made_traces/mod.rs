@@ -21,7 +21,7 @@ const APART: u64 = 1 << 30;
 pub(crate) type Family = (&'static str, fn(&mut Maker));
 
 /// The families.
-pub(crate) const FAMILIES: [Family; 37] = [
+pub(crate) const FAMILIES: [Family; 42] = [
     ("loop of 1.1", |maker| maker.looping(1.1)),
     ("loop of 2", |maker| maker.looping(2.0)),
     ("loop of 10", |maker| maker.looping(10.0)),
@@ -88,6 +88,29 @@ pub(crate) const FAMILIES: [Family; 37] = [
     ("new is reused after a long pause", |maker| {
         maker.born(1, |maker| maker.part(0.6))
     }),
+    ("forward and back", |maker| {
+        let pages = maker.drawn_part(1.2, 2.0);
+        maker.repeat(|_, time| forward_and_back(time, pages));
+    }),
+    ("forward and back, beside popular pages", |maker| {
+        let pages = maker.drawn_part(1.2, 1.5);
+        maker.beside_popular(|time| forward_and_back(time, pages));
+    }),
+    (
+        "forward and back, then popular pages",
+        Maker::forward_and_back_by_turns,
+    ),
+    ("set in order, a part replaced", |maker| {
+        let page = maker.partly_replaced(0.95);
+        maker.repeat(|_, time| page(time));
+    }),
+    (
+        "set in order, a part replaced, beside popular pages",
+        |maker| {
+            let page = maker.partly_replaced(0.8);
+            maker.beside_popular(page);
+        },
+    ),
 ];
 
 /// Returns the accesses of a family.
@@ -102,6 +125,14 @@ pub(crate) fn made(make: fn(&mut Maker), capacity: usize, seed: u64) -> AccessTr
     make(&mut maker);
     maker.accesses.truncate(maker.len);
     maker.accesses.into_iter().collect()
+}
+
+/// Returns the page of a loop that goes forward and back through some pages.
+const fn forward_and_back(time: u64, pages: u64) -> u64 {
+    match time % (2 * pages) {
+        forward if forward < pages => forward,
+        back => 2 * pages - 1 - back,
+    }
 }
 
 /// Generator of the accesses of one trace.
@@ -123,6 +154,12 @@ impl Maker {
     /// Returns a part of the capacity, at least a page.
     fn part(&self, part: f64) -> u64 {
         ((self.capacity as f64 * part) as u64).max(1)
+    }
+
+    /// Draws a part of the capacity.
+    fn drawn_part(&mut self, least: f64, most: f64) -> u64 {
+        let part = least + (most - least) * self.random.f64();
+        self.part(part)
     }
 
     /// Draws an exponentially distributed delay, whose mean is that part of the capacity.
@@ -202,6 +239,37 @@ impl Maker {
     fn replaced_in_order(&mut self) {
         let pages = self.part(0.8);
         self.repeat(|maker, time| time / (5 * maker.capacity) * APART + time % pages);
+    }
+
+    /// Draws a set of 0.7 to `most` of the capacity that is read in order two or three times before
+    /// a part of it, 0.05 to 0.4 of the capacity, is replaced; returns its pages by the time.
+    fn partly_replaced(&mut self, most: f64) -> impl Fn(u64) -> u64 + use<> {
+        let pages = self.drawn_part(0.7, most);
+        let turns = self.random.u64(2..4);
+        let nr_replaced = self.drawn_part(0.05, 0.4);
+        move |time| time / (turns * pages) * nr_replaced + time % pages
+    }
+
+    /// Reads popular pages one time in five, and those of `page` in their order.
+    fn beside_popular(&mut self, page: impl Fn(u64) -> u64) {
+        let mut at = 0;
+        self.repeat(|maker, _| match maker.random.u8(0..5) {
+            0 => NEW + maker.zipf(2 * maker.capacity, 0.9),
+            _ => {
+                at += 1;
+                page(at)
+            }
+        });
+    }
+
+    /// Alternates popular pages with a loop that goes forward and back.
+    fn forward_and_back_by_turns(&mut self) {
+        let pages = self.drawn_part(1.2, 1.5);
+        let turn = 8 * self.capacity;
+        self.repeat(|maker, time| match time / turn % 2 {
+            0 => NEW + maker.zipf(3 * maker.capacity, 0.9),
+            _ => forward_and_back(time, pages),
+        });
     }
 
     fn replaced_beside(&mut self) {

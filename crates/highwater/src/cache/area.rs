@@ -301,8 +301,11 @@ impl PageCache {
         let seen = area.table.get(page.0);
         let pfn = seen.pfn()?;
         let held = hold(area.key(page), pfn)?;
-        if area.table.touch(page.0, seen) {
-            self.note_touched(pfn);
+        if let Some(before) = area.table.touch(page.0, seen) {
+            self.note_time(pfn);
+            if before == 0 {
+                self.note_touched(pfn);
+            }
         }
         Some(held)
     }
@@ -335,6 +338,7 @@ impl PageCache {
         mapcount.fetch_add(1, Ordering::Relaxed);
         match area.table.install(page.0, pfn) {
             Installed::Now(was) => {
+                self.note_time(pfn);
                 self.note_touched(pfn);
                 area.space().add(area.member(), area.frames_of_page());
                 if was.is_swapped() {

@@ -206,7 +206,10 @@ impl PageCache {
         let flags = &self.flags[pfn.index()];
         let more = |flags| (flags & FRESH != FRESH).then_some(flags + (1 << FRESH_SHIFT));
         // Relaxed, both: as above. No effect at the maximum.
-        _ = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        let added = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        if added.is_ok() {
+            self.note_time(pfn);
+        }
     }
 
     /// Records that an entry which maps the page has counted its first access.

@@ -50,6 +50,7 @@ mod space;
 mod swap;
 mod system_file;
 mod table;
+mod times;
 mod wal;
 mod writeback;
 
@@ -87,6 +88,7 @@ pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
 pub use system_file::FileBacking;
+pub use times::AccessTimes;
 pub use wal::WriteGate;
 
 use crate::memmap::{
@@ -115,6 +117,8 @@ pub struct PageCache {
     /// Written by: readers (set, only when clear), reclaim (clear). Read by: reclaim. Publishes:
     /// nothing; a lost mark costs a page its second chance.
     young: Box<[AtomicBool]>,
+    /// When the latest marked access to each page was, for policies that use the order.
+    times: Option<AccessTimes>,
     dirty: DirtyPages,
     lsns: PageLsns,
     /// By frame: number of page table entries that name it. See the module `rmap`.
@@ -189,6 +193,7 @@ impl PageCache {
         Self {
             index: Index::new(memory.pages()),
             young: zeroed(nr_frames),
+            times: None,
             dirty: DirtyPages::new(memory.pages()),
             lsns: PageLsns::new(memory.pages()),
             flags: zeroed(nr_frames),
@@ -449,6 +454,7 @@ impl PageCache {
         // Relaxed, both: as above. Stored only when clear, so that hits of a hot page share its
         // cache line instead of contending for it.
         if !young.load(Ordering::Relaxed) {
+            self.note_time(pfn);
             young.store(true, Ordering::Relaxed);
         }
     }

@@ -229,23 +229,24 @@ impl PageTable {
         Some(Entry(word.load(Ordering::Relaxed)))
     }
 
-    /// Counts an access through an entry that was seen as `seen` and names a frame; returns whether
-    /// it is the first that is counted.
+    /// Counts an access through an entry that was seen as `seen` and names a frame; returns the
+    /// accesses that it had counted before, or `None` if it counts no more.
     #[inline]
-    pub(super) fn touch(&self, page: u64, seen: Entry) -> bool {
-        seen.often_accessed().is_none() && self.touch_slowly(page, seen)
+    pub(super) fn touch(&self, page: u64, seen: Entry) -> Option<u32> {
+        match seen.often_accessed() {
+            None => self.touch_slowly(page, seen),
+            Some(_) => None,
+        }
     }
 
     #[cold]
-    fn touch_slowly(&self, page: u64, seen: Entry) -> bool {
-        let Some(Some(word)) = self.existing(page) else {
-            return false;
-        };
+    fn touch_slowly(&self, page: u64, seen: Entry) -> Option<u32> {
+        let word = self.existing(page)??;
         let touched = seen.touched(self.young_max);
         // Relaxed: the page's flag orders it. Failure means that the entry changed meanwhile, and
         // loses one access: at worst a second chance.
         let result = word.compare_exchange(seen.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
-        result.is_ok() && seen.young() == 0
+        result.is_ok().then(|| seen.young())
     }
 
     /// Makes an entry name the frame that holds its page, accessed once. The caller holds the page

@@ -125,7 +125,7 @@ pub use wait::ChargeWait;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::cache::{FileEntry, FileKind, PageCache, SwapArea};
+use crate::cache::{AccessTimes, FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig};
 use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::{FrameMemory, WriteRing};
@@ -333,6 +333,7 @@ impl Core {
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime)
             .counting_dirty_for(groups.clone())
             .counting_accesses(policy.accesses_max())
+            .timing_by(policy.is_bounded().then(|| AccessTimes::of(&memory)))
             .writing_by((engine == IoEngine::Ring).then(WriteRing::new))
             .swapping_to(swap);
         let cache = Arc::new(cache);

@@ -96,7 +96,7 @@ pub use contention::{Pacer, RmapConfig, RmapPolicy, RmapQuirks};
 pub use control::{Actor, Outcome, ScanControl};
 pub use lists::{LruList, PageType, Placement};
 #[cfg(feature = "lab")]
-pub use recency::{Places, Recency, Stamp};
+pub use recency::{LOOKS, Places, Recency, Stamp};
 pub use rmap::{DEBT_MAX, RmapStats};
 pub use shadow::Refault;
 pub use sizes::ListSizes;

@@ -50,7 +50,10 @@ impl Lruvecs {
         let page_type = type_of(cache, pfn);
         let is_evictable = self.links.list_of(pfn) != Some(LruList::Unevictable);
         match (is_evictable, places.has(pfn)) {
-            (true, false) => lists.recency(page_type).enter(places, pfn),
+            (true, false) => {
+                let now = cache.access_clock(cache.group_of(pfn));
+                lists.recency(page_type).enter(places, pfn, now);
+            }
             (false, true) => lists.recency(page_type).forget(places, pfn),
             _ => (),
         }
@@ -112,12 +115,14 @@ impl Lruvecs {
         let mut lists = lruvec.lock();
         for &pfn in &seen.touched {
             if self.is_evictable(cache, lruvec, &lists, pfn, page_type) {
-                lists.recency(page_type).touch(places, pfn);
+                let time = cache.accessed_at(pfn);
+                lists.recency(page_type).touch(places, pfn, time);
             }
         }
+        let now = cache.access_clock(lruvec.group().id());
         for &pfn in &seen.held {
             if self.is_evictable(cache, lruvec, &lists, pfn, page_type) {
-                lists.recency(page_type).renew(places, pfn);
+                lists.recency(page_type).renew(places, pfn, now);
             }
         }
     }
@@ -258,10 +263,12 @@ impl Reclaim {
             return 0;
         };
         let mut pages = Vec::with_capacity(LOOKS_MAX);
-        lruvec
-            .lock()
-            .recency(page_type)
-            .walk(places, most.min(LOOKS_MAX as u64), &mut pages);
+        let now = self.cache.access_clock(lruvec.group().id());
+        let most = most.min(LOOKS_MAX as u64);
+        let mut lists = lruvec.lock();
+        let order = lists.recency(page_type);
+        order.walk(places, now, most, &mut pages);
+        drop(lists);
         let looks = pages.len() as u64;
         self.look_at(lruvec, page_type, within, &mut pages);
         looks

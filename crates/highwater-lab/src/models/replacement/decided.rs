@@ -5,15 +5,18 @@
 //! the library does not know, and from those of the exact models by the policy's stated deviations
 //! and the clusters.
 
-use highwater::lab::cache::Referenced;
+use highwater::lab::cache::{AccessTimes, Referenced};
 use highwater::lab::reclaim::policy::{
     EvictedBy, EvictionPolicy, Fate, Lens, Look, PolicyState, Side,
 };
-use highwater::lab::reclaim::{PageType, Places, Recency, Stamp};
-use highwater::units::{Pages, Pfn};
+use highwater::lab::reclaim::{LOOKS, PageType, Places, Recency, Stamp};
+use highwater::units::{GroupId, Pages, Pfn};
 
 use super::Replacement;
 use super::lists::Lists;
+
+/// The group that all pages belong to.
+const GROUP: GroupId = GroupId(0);
 
 const SIDES: [Side; 2] = [Side::Inactive, Side::Active];
 
@@ -57,19 +60,31 @@ struct Ghost {
 struct Bounds {
     places: Places,
     recency: Recency,
-    /// Accesses that were not collected yet, by page.
+    /// Accesses that were not collected yet, by page, and their times.
     young: Vec<u8>,
+    times: AccessTimes,
     /// Buffer of a walk.
     walked: Vec<Pfn>,
 }
 
 impl Bounds {
-    fn new(footprint: usize) -> Self {
+    fn new(footprint: usize, capacity: usize) -> Self {
+        let [frames, resident] = [footprint, capacity].map(|pages| Pages(pages as u64));
         Self {
-            places: Places::new(Pages(footprint as u64)),
+            places: Places::new(frames),
+            times: AccessTimes::new(frames, resident),
             recency: Recency::default(),
             young: vec![0; footprint],
             walked: Vec::new(),
+        }
+    }
+
+    /// Marks an access to a page, up to `most`.
+    fn mark(&mut self, page: u32, most: u8) {
+        let young = &mut self.young[page as usize];
+        if *young < most {
+            *young += 1;
+            self.times.note(Pfn(page), GROUP);
         }
     }
 }
@@ -79,7 +94,9 @@ impl<P: EvictionPolicy> Decided<P> {
     #[must_use]
     pub fn new(policy: P, capacity: usize, footprint: usize) -> Self {
         Self {
-            bounds: policy.is_bounded().then(|| Bounds::new(footprint)),
+            bounds: policy
+                .is_bounded()
+                .then(|| Bounds::new(footprint, capacity)),
             policy,
             state: PolicyState::default(),
             capacity,
@@ -111,7 +128,14 @@ impl<P: EvictionPolicy> Decided<P> {
 
     /// Scans a cluster: of LRU's victims, or of the list that the policy names.
     fn shrink(&mut self) {
-        while self.walk() {}
+        // Twice as many looks as come due for a cluster, as in reclaim.
+        let mut left = 2 * LOOKS * self.cluster as u64;
+        while left > 0 {
+            match self.walk(left) {
+                0 => break,
+                looks => left -= looks,
+            }
+        }
         let whose = |bounds: &mut Bounds| bounds.recency.victims();
         let victims = self.bounds.as_mut().map_or(EvictedBy::Policy, whose);
         self.state.follow(victims, self.lens());
@@ -165,22 +189,23 @@ impl<P: EvictionPolicy> Decided<P> {
         self.scanned = oldest;
     }
 
-    /// Takes some of the looks that are due; returns whether there were any.
-    fn walk(&mut self) -> bool {
+    /// Takes up to `most` of the looks that are due; returns their number.
+    fn walk(&mut self, most: u64) -> u64 {
         let Some(bounds) = &mut self.bounds else {
-            return false;
+            return 0;
         };
         let mut pages = std::mem::take(&mut bounds.walked);
         pages.clear();
-        bounds.recency.walk(&bounds.places, u64::MAX, &mut pages);
+        let now = bounds.times.now(GROUP);
+        bounds.recency.walk(&bounds.places, now, most, &mut pages);
         for page in &pages {
             self.collect(page.0);
         }
-        let is_any = !pages.is_empty();
+        let looks = pages.len() as u64;
         if let Some(bounds) = &mut self.bounds {
             bounds.walked = pages;
         }
-        is_any
+        looks
     }
 
     /// Collects a page's accesses, if the policy is bounded by LRU; returns whether there were
@@ -192,7 +217,8 @@ impl<P: EvictionPolicy> Decided<P> {
         };
         let young = std::mem::take(&mut bounds.young[page as usize]);
         if young > 0 {
-            bounds.recency.touch(&bounds.places, Pfn(page));
+            let time = bounds.times.at(Pfn(page));
+            bounds.recency.touch(&bounds.places, Pfn(page), time);
             let mark = self.lists.mark(page) + young;
             self.lists.set_mark(page, mark.min(most));
         }
@@ -213,10 +239,7 @@ impl<P: EvictionPolicy> Replacement for Decided<P> {
         let most = self.accesses_max();
         if self.lists.list_of(page).is_some() {
             match &mut self.bounds {
-                Some(bounds) => {
-                    let young = &mut bounds.young[page as usize];
-                    *young = (*young + 1).min(most);
-                }
+                Some(bounds) => bounds.mark(page, most),
                 None => self.lists.raise_mark(page, most),
             }
             return true;
@@ -237,11 +260,12 @@ impl<P: EvictionPolicy> Replacement for Decided<P> {
                     .note_known(Pfn(page), ghost.stamp, distance, capacity);
             }
             bounds.young[page as usize] = 0;
-            bounds.recency.enter(&bounds.places, Pfn(page));
+            let now = bounds.times.now(GROUP);
+            bounds.recency.enter(&bounds.places, Pfn(page), now);
         }
         let is_overdue = |bounds: &Bounds| bounds.recency.is_overdue();
         while self.bounds.as_ref().is_some_and(is_overdue) {
-            self.walk();
+            self.walk(u64::MAX);
         }
         false
     }
