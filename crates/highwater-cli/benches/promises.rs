@@ -93,8 +93,11 @@ fn runs(text: &str) -> Result<usize, String> {
     }
 }
 
+/// `.ci/bench` and cargo change the working directory.
 fn checkout(text: &str) -> Result<PathBuf, String> {
-    let folder = Path::new(text).canonicalize().map_err(|e| e.to_string())?;
+    let called_in = env::var_os("BENCH_CALLED_IN").map_or_else(PathBuf::new, PathBuf::from);
+    let folder = called_in.join(text).canonicalize();
+    let folder = folder.map_err(|e| e.to_string())?;
     match folder.join("crates/highwater/benches").is_dir() {
         true => Ok(folder),
         false => Err("it has no crates/highwater/benches: name a checkout of the project".into()),
@@ -118,6 +121,12 @@ fn main() -> ExitCode {
         |name: &&str| arguments.chosen.is_empty() || arguments.chosen.iter().any(|it| it == name);
     let names: Vec<&str> = names().into_iter().filter(is_chosen).collect();
     let passes = if let Some(there) = &arguments.against {
+        if let Some(name) = names.iter().find(|name| !is_bench(name))
+            && !arguments.chosen.is_empty()
+        {
+            eprintln!("error: {name} is an experiment: `--against` compares benches");
+            return ExitCode::from(2);
+        }
         let comparison = compare(there, &names, size, runs);
         show(&arguments, &comparison.to_json(), &comparison);
         // Quick runs show that it works.
@@ -135,6 +144,10 @@ fn show(arguments: &Arguments, json: &Value, text: &impl Display) {
         true => println!("{json}"),
         false => print!("{text}"),
     }
+}
+
+fn is_bench(name: &str) -> bool {
+    BENCHES.iter().any(|(bench, _)| *bench == name)
 }
 
 /// Measures the promises.

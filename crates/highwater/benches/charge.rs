@@ -14,12 +14,12 @@
 //! library alone, and not on how slow the machine's atomics are. The bench fails if making and
 //! dropping a charge takes longer than 8 bare additions, or of 1,024 groups longer than 16; or if
 //! growing and shrinking one takes longer than 3; or if up to 7 groups in turn take longer than
-//! 1.05 times one, or 32 or 1,000 longer than twice. The 3 additions replace "eight times faster
-//! than four atomics on one thread, ten times on two". They allow 4.2 ns where a bare addition
-//! takes 1.4, and four atomics 48 on one thread and 450 on two (an Intel Xeon, model 207); 8.4
-//! where it takes 2.8, and they 56 and 400 (another of that model). It is shown how much faster
-//! than four atomics each is: 5.4 to 7.4 times on an AMD EPYC (family 25 model 17), whose atomics
-//! are cheap.
+//! 1.05 times one, 32 longer than twice and 1,000 longer than 2.2. The 3 additions replace "eight
+//! times faster than four atomics on one thread, ten times on two". They allow 4.2 ns where a bare
+//! addition takes 1.4, and four atomics 48 on one thread and 450 on two (an Intel Xeon, model
+//! 207); 8.4 where it takes 2.8, and they 56 and 400 (another of that model). It is shown how much
+//! faster than four atomics each is: 5.4 to 7.4 times on an AMD EPYC (family 25 model 17), whose
+//! atomics are cheap.
 //!
 //! Medians and ratios carry over to other machines, single times do not. Without `--bench` (as
 //! under `cargo test --benches`) it does a thousandth of the work and promises nothing.
@@ -65,7 +65,7 @@ const IN_TURN: [(&str, f64); 4] = [
     ("4 groups in turn", 1.05),
     ("7 groups in turn", 1.05),
     ("32 groups in turn", 2.0),
-    ("1,000 groups in turn", 2.0),
+    ("1,000 groups in turn", 2.2),
 ];
 const AT_RANDOM: &str = "the same, 1,024 groups at random";
 

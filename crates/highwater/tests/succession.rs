@@ -6,7 +6,7 @@
 #[path = "../src/seed.rs"]
 mod seed;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -298,6 +298,31 @@ fn a_walk_does_not_stop_a_succession() {
     });
     assert_eq!(waited, Some(Ok(())), "it waits for the tree's lock");
     other.join().unwrap();
+}
+
+// Symptom: a walk below a group that was removed meanwhile visited the sibling that had its slot by
+// then, so that a group was stopped which was not below the full one. Method: walks below the
+// latest of groups that follow one another; without the fix, a walk in some 100,000 finds another.
+#[test]
+fn a_walk_visits_no_successor_of_its_group() {
+    let tree = tree(Regime::Atomic);
+    let tenant = child(&tree.root(), "tenant");
+    let latest = Mutex::new(child(&tenant, "one"));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let former = latest.lock().unwrap().clone();
+                tree.remove(&former).unwrap();
+                *latest.lock().unwrap() = child(&tenant, "one");
+            }
+        });
+        for _ in 0..200_000 {
+            let top = latest.lock().unwrap().clone();
+            tree.for_each_leaf(&top, &mut |leaf| assert_eq!(leaf.key, top.key()));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 // Goal: tokens that wait for a successor never make a charge fail that fits. Method: groups follow

@@ -154,7 +154,7 @@ static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 
 /// A memory budget, its groups and its page cache. Cheap to clone: all clones share one manager,
 /// which ends when its last handle is dropped. While a `Manager` is kept, handles of groups, files
-/// and spaces are made and dropped without a write that CPUs share, afterwards with one.
+/// and spaces count as its handles on the CPU that makes or drops them, afterwards in one place.
 ///
 /// # Examples
 ///

@@ -37,6 +37,8 @@ mod ring;
 pub(crate) mod sandbox;
 mod seat;
 mod token;
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+mod tries;
 mod vectored;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod visit;

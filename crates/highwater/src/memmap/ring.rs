@@ -16,13 +16,13 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
 use super::done::{Broken, Done};
 use super::frames::{Frame, FrameMemory};
-use crate::sync::{Arc, LockClass, Mutex, Rank, thread};
+use super::tries::RingTries;
+use crate::sync::{Arc, LockClass, Mutex, Rank};
 
 static SLOTS_LOCK: LockClass = LockClass::new("ring slots", Rank::Leaf);
 static SUBMISSION_LOCK: LockClass = LockClass::new("ring submission", Rank::Leaf);
@@ -332,31 +332,6 @@ impl<T> fmt::Debug for FrameRing<T> {
     }
 }
 
-/// Refusals after which a ring is given up, if they may pass. Chosen: the system is out of memory
-/// for one request for less than ten milliseconds, or for good.
-const TRIES: u32 = 10;
-
-/// Tries again what the system refuses for a moment.
-pub(super) struct RingTries(u32);
-
-impl RingTries {
-    pub(super) fn new() -> Self {
-        Self(TRIES)
-    }
-
-    /// Returns, after a pause, whether to try again: the system had no memory for a request
-    /// (EAGAIN), or no room for its completion (EBUSY). The caller holds no lock.
-    pub(super) fn again(&mut self, error: &io::Error) -> bool {
-        let may_pass = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY));
-        if !may_pass || self.0 == 0 {
-            return false;
-        }
-        self.0 -= 1;
-        thread::sleep(Duration::from_millis(1));
-        true
-    }
-}
-
 /// Ends a [`FrameRing::wait`] of one thread.
 #[derive(Debug)]
 pub(crate) struct Bell(File);
@@ -395,6 +370,7 @@ impl Bell {
 mod tests {
     use super::*;
     use crate::memmap::sandbox::refuse;
+    use crate::sync::thread;
     use crate::units::{PAGE_SIZE, Pages, Pfn};
 
     fn ring() -> Option<(FrameRing<u32>, File)> {
@@ -457,16 +433,6 @@ mod tests {
         let mut loads = reap_all(&ring, 2);
         loads.sort_unstable();
         assert_eq!(loads, [0, 1]);
-    }
-
-    // Goal: only refusals that may pass are tried again, and not for ever.
-    #[test]
-    fn refusals_that_may_pass_are_tried_again() {
-        let mut tries = RingTries::new();
-        let mut again = |errno| tries.again(&io::Error::from_raw_os_error(errno));
-        assert!(!again(libc::EPERM));
-        assert!((0..TRIES).all(|nth| again([libc::EAGAIN, libc::EBUSY][nth as usize % 2])));
-        assert!(!again(libc::EAGAIN));
     }
 
     // Goal: a refusal that stays gives the reads back, and the ring takes no more.

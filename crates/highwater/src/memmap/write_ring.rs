@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::ring::RingTries;
+use super::tries::RingTries;
 use super::vectored::PlacedWrite;
 use crate::sync::{LockClass, Mutex, OnceLock, Rank};
 

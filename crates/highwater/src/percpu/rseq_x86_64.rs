@@ -180,6 +180,7 @@ impl Area {
         delta: u64,
         bounds: [[u64; 2]; BOUNDS],
     ) -> bool {
+        const { assert!(BOUNDS <= 1, "one pair of bounds") };
         // Without bounds, a number that is in a register anyway.
         let [shift, span] = match bounds.first() {
             Some(bounds) => *bounds,
@@ -320,6 +321,7 @@ impl Area {
         [old, new]: [u64; 2],
         places: [(&AtomicU32, u32); PLACES],
     ) -> bool {
+        const { assert!(PLACES <= 1, "one place") };
         // Without a place, numbers that are in registers anyway.
         let (place, value) = match places.first() {
             Some((place, value)) => (place.as_ptr(), *value),

@@ -289,7 +289,7 @@ impl Reclaim {
         });
         for page_type in PageType::ALL {
             let lens = sizes.lens(page_type);
-            let spared = lens.total() - self.policy.candidates(lens);
+            let spared = lens.total().saturating_sub(self.policy.candidates(lens));
             scan.has_spared_active |= !may_deactivate[page_type as usize] && spared >> priority > 0;
         }
         let file = self.file_frames(&home) + self.pool.nr_free();

@@ -24,6 +24,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
                 "reservation",
                 "sandbox",
                 "token",
+                "tries",
                 "vectored",
                 "visit",
                 "words",

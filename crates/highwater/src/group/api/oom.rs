@@ -75,19 +75,23 @@ impl GroupTree {
     pub fn for_each_leaf(&self, top: &GroupNode, visit: &mut dyn FnMut(&LeafGroup)) {
         let groups = self.groups();
         let shape = groups.read_shape();
-        if !top.is_removed() {
-            let _is_any = groups.for_each_leaf(&shape, top.id(), top.meta().oom_victim(), visit);
-        }
+        let dying = top.meta().oom_victim();
+        // Below `top`, a slot that passes to another group stays below the same parent; that of
+        // `top` itself may be a sibling's by now.
+        let accept = |key| key == top.key();
+        let _is_any = groups.for_each_leaf(&shape, top.id(), &accept, dying, visit);
     }
 }
 
 impl Groups {
-    /// Depth first; no deeper than [`DEPTH_MAX`](crate::group::DEPTH_MAX). `dying` is the ancestor
-    /// that is being stopped, if any. Returns whether a leaf was visited.
+    /// Depth first; no deeper than [`DEPTH_MAX`](crate::group::DEPTH_MAX). Begins with the group in
+    /// the slot of `id`, if `accept` does. `dying` is the ancestor that is being stopped, if any.
+    /// Returns whether a leaf was visited.
     fn for_each_leaf(
         &self,
         shape: &TreeShape,
         id: GroupId,
+        accept: &dyn Fn(GroupKey) -> bool,
         dying: Option<GroupKey>,
         visit: &mut dyn FnMut(&LeafGroup),
     ) -> bool {
@@ -95,7 +99,8 @@ impl Groups {
         const LOOKS_MAX: usize = 8;
         let slot = self.slot(id);
         let of = |meta: &Arc<Meta>| (meta.key, meta.oom_score_adj(), meta.is_oom_victim());
-        let Some((key, oom_score_adj, is_oom_victim)) = slot.read_living(of) else {
+        let living = slot.read_living(of).filter(|(key, ..)| accept(*key));
+        let Some((key, oom_score_adj, is_oom_victim)) = living else {
             return false;
         };
         let dying = dying.or(is_oom_victim.then_some(key));
@@ -121,7 +126,7 @@ impl Groups {
             }
             let children = self.children(shape, id);
             let is_any = children.fold(false, |is_any, (child, _)| {
-                self.for_each_leaf(shape, child, dying, visit) || is_any
+                self.for_each_leaf(shape, child, &|_| true, dying, visit) || is_any
             });
             if is_any {
                 return true;

@@ -1,5 +1,7 @@
 //! Handles to trees of groups.
 
+use std::fmt;
+
 use super::node::GroupNode;
 use crate::group::error::RemoveError;
 use crate::group::state::{
@@ -13,15 +15,15 @@ use crate::units::{Bytes, GroupId};
 ///
 /// # Cost
 ///
-/// While the handle that made the tree, or a clone of it, is kept, all handles of the tree and of
-/// its groups are made and dropped without a write that CPUs share; afterwards with one.
+/// While the handle that made the tree, or a clone of it, is kept, handles of its groups count as
+/// the tree's on the CPU that makes or drops them; afterwards in one place.
 ///
 /// For each group: two cache lines for each CPU that has charged to it, and their addresses. The
 /// lines of the CPU that charges first, and the addresses of CPUs 0 to 15, are part of the group.
 /// Once a further one has charged, the others take half a byte for each CPU of the machine, and 128
 /// bytes for each 16 CPUs of which one has charged.
 /// Later groups reuse all of it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct GroupTree {
     owner: TreeOwner,
     /// Of the handle that the tree was made with, and its clones.
@@ -267,6 +269,12 @@ impl GroupTree {
             at = groups.child_named(&at, name)?;
         }
         Some(GroupNode::new(&self.owner, at))
+    }
+}
+
+impl fmt::Debug for GroupTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GroupTree").field(self.groups()).finish()
     }
 }
 

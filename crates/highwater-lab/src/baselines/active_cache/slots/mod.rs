@@ -289,8 +289,8 @@ impl OwnedSlots {
         self.slots[index].missed();
     }
 
-    /// Returns the counters. In the restartable regime an addition that was interrupted right
-    /// before its end is counted again when it is repeated.
+    /// Returns the counters. In the restartable regime hits miss some, where a thread was preempted
+    /// right after an addition.
     pub(super) fn stats(&self) -> SlotStats {
         let mut sum = SlotStats::default();
         for slot in self.slots.iter().map(Slot::stats) {

@@ -157,7 +157,8 @@ impl Slot {
         }
     }
 
-    /// Counts a store that was made in a sequence. Misses one if the thread is moved meanwhile.
+    /// Counts a store that was made in a sequence. Misses some if the thread is moved or preempted
+    /// meanwhile.
     #[inline]
     pub(super) fn parked(&self) {
         self.parked.hits.add_alone(1);
