@@ -150,7 +150,8 @@ impl PageCache {
 
     /// Gathers the run that begins with a page, and further ones of its file as long as that does
     /// not wait and all can be written at once. No storage of the program's is called while pages
-    /// of others are held.
+    /// of others are held. No page of another file is looked at: the search for the next dirty page
+    /// goes past those that are clean.
     fn gather_batch<'c>(
         &'c self,
         (first, file): (LatchedPage<'c>, Arc<FileEntry>),
@@ -158,24 +159,23 @@ impl PageCache {
         outcome: &mut WriteBackOutcome,
     ) -> RunBatch<'c> {
         let is_direct = file.system_file().is_some_and(FileBacking::is_direct);
-        let goes_on = |left: &[(PageKey, Pfn)]| {
-            let next = left.first();
-            is_direct && next.is_some_and(|(key, _)| key.file() == file.id())
-        };
-        let mut runs = vec![self.gather_run(first, left, &file)];
-        let ring = self.write_ring.as_ref().filter(|_| goes_on(left));
+        let nr_of_file = left.partition_point(|(key, _)| key.file() == file.id());
+        let (mut of_file, others) = left.split_at(nr_of_file);
+        let mut runs = vec![self.gather_run(first, &mut of_file, &file)];
+        let is_more = is_direct && !of_file.is_empty();
+        let ring = self.write_ring.as_ref().filter(|_| is_more);
         let ring = ring.and_then(WriteRing::take);
         let mut nr_pages = runs[0].len();
         while ring.is_some()
             && runs.len() < BATCH_MAX
             && nr_pages < BATCH_PAGES_MAX
-            && goes_on(left)
-            && let Some((first, _)) = self.next_dirty(left, IfHeld::Stop, outcome)
+            && let Some((first, _)) = self.next_dirty(&mut of_file, IfHeld::Stop, outcome)
         {
-            let run = self.gather_run(first, left, &file);
+            let run = self.gather_run(first, &mut of_file, &file);
             nr_pages += run.len();
             runs.push(run);
         }
+        *left = &left[left.len() - others.len() - of_file.len()..];
         RunBatch { file, runs, ring }
     }
 
@@ -225,6 +225,11 @@ impl PageCache {
 
     /// Writes the runs of a batch, several at once if they can be.
     fn write_batch(&self, batch: &mut RunBatch<'_>, outcome: &mut WriteBackOutcome) {
+        let mut pages = batch.runs.iter().flatten();
+        assert!(
+            pages.all(|page| page.key.file() == batch.file.id()),
+            "a page of another file would be lost, and one of this file overwritten"
+        );
         let ring = batch.ring.take().filter(|_| batch.runs.len() > 1);
         let taken = match (ring, batch.file.system_file()) {
             (Some(ring), Some(system)) => self.write_at_once(ring, batch, system),

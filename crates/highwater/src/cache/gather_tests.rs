@@ -253,6 +253,63 @@ fn files_hold_what_was_written_together() {
     }
 }
 
+// Symptom: a page was written to another file, over the page of the same number there, when both
+// files were written back at once: pages of a direct file are gathered as long as more of it
+// follow, and where those were clean by then, the search went on to the next file. Method: two
+// direct files with one dirty page before clean ones, and one after them; also with files of which
+// nothing is dirty in between.
+#[test]
+fn pages_of_several_direct_files_stay_apart() {
+    const PAGES: u64 = 8;
+    let files: Vec<_> = (0..4)
+        .map(|_| tempfile::NamedTempFile::new().unwrap())
+        .collect();
+    let (memory, cache) = cache(4 * PAGES);
+    let cache = cache.writing_by(Some(WriteRing::new()));
+    let open = |file: &tempfile::NamedTempFile| {
+        file.as_file().set_len(PAGES * PAGE_SIZE as u64).unwrap();
+        let direct = FileBacking::open_direct(file.path(), Access::ReadWrite);
+        let direct = direct.or_else(|error| {
+            eprintln!("buffered, for lack of direct I/O: {error}");
+            FileBacking::new(file.reopen()?)
+        });
+        let opened = cache.open_system_file(direct.unwrap(), Access::ReadWrite);
+        opened.unwrap()
+    };
+    let entries: Vec<_> = files.iter().map(open).collect();
+    let mut pages = Vec::new();
+    for (nth, entry) in (0..).zip(&entries) {
+        for page in 0..PAGES {
+            let (pfn, key) = (nth * PAGES + page, PageKey::new(entry.id(), page));
+            let pfn = u32::try_from(pfn).unwrap();
+            fill(&memory, &cache, pfn, key);
+            pages.push((key, Pfn(pfn)));
+        }
+    }
+    for (nth, page) in [(0_u8, 0_u64), (1, 7), (3, 0), (3, 4)] {
+        let key = PageKey::new(entries[usize::from(nth)].id(), page);
+        let mut write = cache.try_write(key).unwrap();
+        write.bytes_mut(&cache).fill(nth + 1);
+    }
+    pages.sort_unstable();
+    assert!(cache.write_back_pages(&pages).all_written().is_ok());
+    for (nth, file) in (0_u8..).zip(&files) {
+        let bytes = std::fs::read(file.path()).unwrap();
+        let of_pages = bytes.chunks(PAGE_SIZE).map(|page| page[0]);
+        let dirty: Vec<u64> = (0..)
+            .zip(of_pages)
+            .filter(|(_, byte)| *byte > 0)
+            .map(|it| it.0)
+            .collect();
+        let want: &[u64] = [&[0_u64][..], &[7], &[], &[0, 4]][usize::from(nth)];
+        assert_eq!(dirty, want, "file {nth}");
+        assert!(
+            bytes.iter().all(|byte| [0, nth + 1].contains(byte)),
+            "file {nth}"
+        );
+    }
+}
+
 // Goal: a page that became dirty after the clock was read, or before it was set back, is not taken
 // for the oldest. Method: a clock before the time at which the pages became dirty.
 #[test]
