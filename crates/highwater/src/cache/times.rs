@@ -7,7 +7,7 @@
 //!
 //! A clock counts the marked accesses to the pages of its group, in order of magnitude: so that it
 //! is no contended word, only accesses to a sample of the frames advance it, by the inverse of the
-//! sampling rate. Groups share [`CLOCKS`] clocks by their number. An access of another group lets a
+//! sampling rate. Groups share at most [`CLOCKS`] clocks by their number. An access of another group lets a
 //! clock run faster, which costs precision and nothing else.
 
 use super::PageCache;
@@ -15,7 +15,7 @@ use crate::memmap::{FrameMemory, zeroed};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::{GroupId, Pages, Pfn};
 
-/// Clocks of all groups: 1 KiB.
+/// Clocks of all groups, a power of two: 1 KiB.
 const CLOCKS: usize = 256;
 
 /// Steps of a clock in which as many accesses are marked as there are pages. Chosen: eight for each
@@ -42,27 +42,29 @@ pub struct AccessTimes {
 impl AccessTimes {
     /// Creates the times of a memory's frames.
     pub(crate) fn of(memory: &FrameMemory) -> Self {
-        Self::new(memory.pages(), memory.pages())
+        Self::new([memory.pages(); 2], CLOCKS)
     }
 
-    /// Creates the times of that many frames, of which `resident` hold pages at once.
+    /// Creates the times of that many frames, of which `resident` hold pages at once, which that
+    /// many groups pay for.
     ///
     /// # Panics
     ///
     /// If they do not fit into an address space.
     #[must_use]
-    pub fn new(frames: Pages, resident: Pages) -> Self {
+    pub fn new([frames, resident]: [Pages; 2], nr_groups: usize) -> Self {
         let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
         let rate = (resident.0 / STEPS).clamp(1, u64::from(RATE_MAX));
         Self {
             times: zeroed(nr_frames),
-            clocks: zeroed(CLOCKS),
+            clocks: zeroed(nr_groups.next_power_of_two().min(CLOCKS)),
             rate: u32::try_from(rate.next_power_of_two()).expect("at most 64"),
         }
     }
 
     fn clock(&self, group: GroupId) -> &AtomicU32 {
-        &self.clocks[group.index() % CLOCKS]
+        // A power of two.
+        &self.clocks[group.index() & (self.clocks.len() - 1)]
     }
 
     /// Returns the time by a group's clock.
@@ -133,7 +135,7 @@ mod tests {
         // Goal: later accesses have later times, and a clock counts its group's accesses within a
         // quarter. Method: pages accessed in order, by two groups with a clock each.
         for pages in [100_u32, 1000, 100_000] {
-            let times = AccessTimes::new(Pages(u64::from(pages)), Pages(u64::from(pages)));
+            let times = AccessTimes::new([Pages(u64::from(pages)); 2], 2);
             for pfn in 0..pages {
                 times.note(Pfn(pfn), GroupId(pfn % 4 / 3));
             }

@@ -49,8 +49,9 @@ pub struct Decided<P> {
 #[derive(Clone, Copy, Debug)]
 struct Ghost {
     from: Side,
-    /// Its number among the evictions from that list.
-    age: u64,
+    /// Its number among the evictions from that list. Not aligned, so that a record has twelve
+    /// bytes: curves have many.
+    age: [u8; 8],
     /// Its last known access, if the policy is bounded by LRU.
     stamp: Stamp,
 }
@@ -72,7 +73,7 @@ impl Bounds {
         let [frames, resident] = [footprint, capacity].map(|pages| Pages(pages as u64));
         Self {
             places: Places::new(frames),
-            times: AccessTimes::new(frames, resident),
+            times: AccessTimes::new([frames, resident], 1),
             recency: Recency::default(),
             young: vec![0; footprint],
             walked: Vec::new(),
@@ -227,7 +228,7 @@ impl<P: EvictionPolicy> Decided<P> {
 
     /// Records the departure of a page that is on no list.
     fn leave(&mut self, from: Side, page: u32) {
-        let age = self.state.leave(from, 1);
+        let age = self.state.leave(from, 1).to_ne_bytes();
         let leave = |bounds: &mut Bounds| bounds.recency.leave(&bounds.places, Pfn(page));
         let stamp = self.bounds.as_mut().map_or(Stamp(0), leave);
         self.left[page as usize] = Some(Ghost { from, age, stamp });
@@ -248,7 +249,11 @@ impl<P: EvictionPolicy> Replacement for Decided<P> {
             self.shrink();
         }
         let left = self.left[page as usize].take();
-        let departure = left.map(|ghost| self.state.departure(ghost.from, ghost.age));
+        let departed = |ghost: Ghost| {
+            self.state
+                .departure(ghost.from, u64::from_ne_bytes(ghost.age))
+        };
+        let departure = left.map(departed);
         let to = self.policy.admit(&self.state, self.lens(), departure);
         self.lists.set_mark(page, 0);
         self.lists.push(to as usize, page);
