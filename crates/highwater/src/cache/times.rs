@@ -7,8 +7,8 @@
 //!
 //! A clock counts the marked accesses to the pages of its group, in order of magnitude: so that it
 //! is no contended word, only accesses to a sample of the frames advance it, by the inverse of the
-//! sampling rate. Groups share at most [`CLOCKS`] clocks by their number. An access of another group lets a
-//! clock run faster, which costs precision and nothing else.
+//! sampling rate. Groups share at most [`CLOCKS`] clocks by their number. An access of another
+//! group lets a clock run faster, which costs precision and nothing else.
 
 use super::PageCache;
 use crate::memmap::{FrameMemory, zeroed};
