@@ -167,6 +167,7 @@ fn places<'t>(table: &'t [Slot], consumer: &MemoryConsumer) -> impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
@@ -195,15 +196,18 @@ mod tests {
         const EACH: usize = 16;
         const SEEN: usize = 60_000;
         let (consumers, all) = (cramped(), numbered(2 * EACH));
-        let nth_of: HashMap<_, _> = (0..).zip(&all).map(|(nth, it)| (it.id(), nth)).collect();
+        // A number is never used again, as in DataFusion: it is the version of what a list reads.
+        let nth_of = Mutex::new(HashMap::new());
         let pass = |nth: u64, consumer: &MemoryConsumer| {
+            let consumer = &consumer.clone_with_new_id();
+            nth_of.lock().expect("no panic").insert(consumer.id(), nth);
             consumers.register(consumer);
             let slot = consumers.find(consumer).expect("twelve slots for two");
             let active = slot.add(nth + 1) + slot.sub(nth + 1);
             active + consumers.unregister(consumer)
         };
         let is_true = |it: &ConsumerUse| {
-            let nth: u64 = nth_of[&it.id];
+            let nth: u64 = nth_of.lock().expect("no panic")[&it.id];
             let is_own = |bytes: Bytes| bytes == Bytes::ZERO || bytes == Bytes(nth + 1);
             let is_named =
                 it.name == format!("sort {nth}") && it.can_spill == nth.is_multiple_of(3);
