@@ -90,6 +90,7 @@ impl PageCache {
         if_held: IfHeld,
         outcome: &mut WriteBackOutcome,
     ) {
+        debug_assert!(pages.is_sorted(), "pages are sorted by file and page");
         let mut left = pages;
         // Terminates: each round advances by at least one page.
         while let Some(first) = self.next_dirty(&mut left, if_held, outcome) {

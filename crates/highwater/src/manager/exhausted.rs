@@ -13,7 +13,7 @@ use std::fmt;
 
 use super::group::Group;
 use super::victim::Victim;
-use super::{Core, Handle, Shared};
+use super::{Core, Shared, SharedOwner};
 use crate::group::{GroupKey, GroupNode, GroupTree};
 use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::{Arc, LockClass, Rank, RwLock, Weak};
@@ -36,9 +36,9 @@ type Map = BTreeMap<GroupKey, OfGroup>;
 /// The handlers of a manager.
 pub(super) struct Handlers(RwLock<Arc<Map>>);
 
-/// The handlers as they were when a request began to look for a victim, and a handle of the manager
-/// for them.
-pub(super) struct HandlersNow(Arc<Map>, Handle);
+/// The handlers as they were when a request began to look for a victim, and the manager, kept for
+/// them.
+pub(super) struct HandlersNow(Arc<Map>, SharedOwner);
 
 /// The groups below a target that a handler can stop.
 pub(super) enum Stoppable {
@@ -58,9 +58,7 @@ impl Handlers {
     pub(super) fn now(&self) -> Option<HandlersNow> {
         let handlers = Arc::clone(&self.0.read());
         let manager = handlers.values().next()?.manager.upgrade()?;
-        // Counted apart from other handles: these are few.
-        let handles = PercpuOwner::new(Gates::new(Regime::Atomic, 1), manager);
-        Some(HandlersNow(handlers, handles.reference()))
+        Some(HandlersNow(handlers, manager))
     }
 
     fn set(&self, group: &Group, tell: Arc<Tell>) {
@@ -119,7 +117,9 @@ impl HandlersNow {
         let nearest = up(victim.group.clone()).find_map(|group| self.0.get(&group.key()));
         debug_assert!(nearest.is_some(), "a victim is within reach of a handler");
         if let Some(nearest) = nearest {
-            let group = Group::new(&self.1, victim.group.clone());
+            // Counted apart from other handles: these are few.
+            let handles = PercpuOwner::new(Gates::new(Regime::Atomic, 1), Arc::clone(&self.1));
+            let group = Group::new(&handles.reference(), victim.group.clone());
             (nearest.tell)(&Victim::new(group, victim));
         }
     }

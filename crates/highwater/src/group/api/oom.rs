@@ -78,20 +78,20 @@ impl GroupTree {
         let dying = top.meta().oom_victim();
         // Below `top`, a slot that passes to another group stays below the same parent; that of
         // `top` itself may be a sibling's by now.
-        let accept = |key| key == top.key();
-        let _is_any = groups.for_each_leaf(&shape, top.id(), &accept, dying, visit);
+        let wanted = Some(top.key());
+        let _is_any = groups.for_each_leaf(&shape, top.id(), wanted, dying, visit);
     }
 }
 
 impl Groups {
     /// Depth first; no deeper than [`DEPTH_MAX`](crate::group::DEPTH_MAX). Begins with the group in
-    /// the slot of `id`, if `accept` does. `dying` is the ancestor that is being stopped, if any.
-    /// Returns whether a leaf was visited.
+    /// the slot of `id`, if that is the `wanted` one or any is. `dying` is the ancestor that is
+    /// being stopped, if any. Returns whether a leaf was visited.
     fn for_each_leaf(
         &self,
         shape: &TreeShape,
         id: GroupId,
-        accept: &dyn Fn(GroupKey) -> bool,
+        wanted: Option<GroupKey>,
         dying: Option<GroupKey>,
         visit: &mut dyn FnMut(&LeafGroup),
     ) -> bool {
@@ -99,7 +99,8 @@ impl Groups {
         const LOOKS_MAX: usize = 8;
         let slot = self.slot(id);
         let of = |meta: &Arc<Meta>| (meta.key, meta.oom_score_adj(), meta.is_oom_victim());
-        let living = slot.read_living(of).filter(|(key, ..)| accept(*key));
+        let is_it = |key: GroupKey| wanted.is_none_or(|wanted| wanted == key);
+        let living = slot.read_living(of).filter(|(key, ..)| is_it(*key));
         let Some((key, oom_score_adj, is_oom_victim)) = living else {
             return false;
         };
@@ -126,7 +127,7 @@ impl Groups {
             }
             let children = self.children(shape, id);
             let is_any = children.fold(false, |is_any, (child, _)| {
-                self.for_each_leaf(shape, child, &|_| true, dying, visit) || is_any
+                self.for_each_leaf(shape, child, None, dying, visit) || is_any
             });
             if is_any {
                 return true;
