@@ -13,12 +13,13 @@ use crate::units::{Pages, Pfn};
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) isolated: Vec<Pfn>,
+    /// Pages to evict now.
     pub(super) candidates: Vec<Pfn>,
+    /// Pages to write back before.
+    pub(super) dirty: Vec<Pfn>,
     pub(super) putback: Vec<(Pfn, Placement)>,
     pub(super) evict: EvictBatch,
     pub(super) seen: ScanNotes,
-    /// Pages of the cluster that were written back.
-    pub(super) nr_written: u64,
 }
 
 /// The state of one pass.

@@ -1,18 +1,22 @@
 //! Scanning a cluster of one list (`shrink_folio_list`), or of LRU's victims on both (module
 //! `order`): isolate, check, write back, evict, put back.
 //!
-//! Pages are isolated under the lruvec's lock, and everything else happens without it. All
-//! evictable pages are evicted together, so that the heavy barrier of retracting is paid once; the
-//! others go to the heads of their lists; frames are freed last.
+//! Pages are isolated under the lruvec's lock, and everything else happens without it. The clean
+//! ones are evicted together, so that the heavy barrier of retracting is paid once; the others go
+//! to the heads of their lists; frames are freed last. Only then are dirty ones written, together,
+//! and evicted in the same way: no clean page waits for the storage of others.
 
-use super::control::{Actor, ScanControl};
+use super::control::{Actor, Outcome, ScanControl};
 use super::lists::{LruList, PageType, Placement, Side};
 use super::order::ScanNotes;
 use super::policy::{EvictedBy, Fate, Look};
 use super::round::{Round, Scan, Scratch, Step};
 use super::stats::{pages_item, signed};
 use super::{LruvecRef, Reclaim};
-use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WriteBackError, WrittenBack};
+use crate::cache::{
+    EvictBatch, Evicted, Kept, PageFlag, Referenced, WriteBackError, WriteBackOutcome,
+};
+use crate::sync::Woken;
 use crate::units::{Pages, Pfn};
 
 /// One list's part of a step.
@@ -40,6 +44,15 @@ impl Cluster<'_> {
     fn is_last_resort(&self) -> bool {
         self.round.level.priority == 0
     }
+}
+
+/// The decision for an isolated page.
+enum Sorted {
+    Stays(Placement),
+    /// To be evicted.
+    Clean,
+    /// To be written back, and evicted.
+    Dirty,
 }
 
 impl Reclaim {
@@ -144,11 +157,9 @@ impl Reclaim {
         looked
     }
 
-    /// Records that this thread holds none of a cluster's pages any more.
-    fn note_settled(&self, cluster: &Cluster<'_>) {
-        cluster
-            .lruvec
-            .note_settled(cluster.page_type, cluster.count);
+    /// Records that this thread holds `count` pages of a cluster no more.
+    fn note_settled(&self, cluster: &Cluster<'_>, count: u64) {
+        cluster.lruvec.note_settled(cluster.page_type, count);
         self.note_hands_empty(cluster.lruvec);
     }
 
@@ -180,50 +191,69 @@ impl Reclaim {
         }
         let scanned = self.isolate(cluster, scan);
         if scanned == 0 {
-            self.note_settled(cluster);
+            self.note_settled(cluster, cluster.count);
             return 0;
         }
         scan.outcome.nr_scanned += scanned;
         self.stats
             .count_scanned(lruvec.group(), scan.control.account(), page_type, scanned);
-        scan.scratch.nr_written = 0;
+        let before = scan.outcome.nr_evicted;
         self.sort_isolated(cluster, scan);
-        self.evict_candidates(cluster, scan);
+        let nr_dirty = scan.scratch.dirty.len() as u64;
+        self.evict_and_settle(cluster, scan, cluster.count - nr_dirty);
+        let mut nr_written = 0;
+        if nr_dirty > 0 {
+            scan.scratch.candidates.clear();
+            if self.leaves_dirty(scan) {
+                self.put_back_dirty(scan);
+            } else {
+                nr_written = self.write_dirty(cluster, scan);
+            }
+            self.evict_and_settle(cluster, scan, nr_dirty);
+        }
         let scratch = &mut scan.scratch;
-        debug_assert_eq!(
-            scratch.putback.len() + scratch.evict.evicted.len(),
-            scratch.isolated.len(),
-            "each isolated page is put back or evicted"
+        self.lruvecs
+            .note_seen(&self.cache, lruvec, page_type, &scratch.seen);
+        scratch.seen.clear();
+        scratch.evict.woken.wake();
+        let evicted = scan.outcome.nr_evicted - before;
+        lruvec.note_cost(page_type, nr_written, scanned - evicted);
+        scanned
+    }
+
+    /// Evicts the candidates, puts the others back, and frees frames: the thread holds `count`
+    /// pages of the cluster no more.
+    fn evict_and_settle(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>, count: u64) {
+        self.evict_candidates(cluster, scan);
+        let (lruvec, scratch) = (cluster.lruvec, &mut scan.scratch);
+        debug_assert!(
+            (scratch.putback.len() + scratch.evict.evicted.len()) as u64 <= count,
+            "no more pages are settled than this thread has counted"
         );
-        let count = |place: Placement, from| {
+        let count_moved = |place: Placement, from| {
             let is_moved =
                 |(pfn, to): &&(Pfn, Placement)| *to == place && self.side_of(*pfn) == from;
             scratch.putback.iter().filter(is_moved).count() as u64
         };
-        let activated = count(Placement::Active, Side::Inactive);
-        let deactivated = count(Placement::Inactive, Side::Active);
+        let activated = count_moved(Placement::Active, Side::Inactive);
+        let deactivated = count_moved(Placement::Inactive, Side::Active);
+        let account = scan.control.account();
         self.stats.count_activated(lruvec.group(), activated);
         self.stats
-            .count_aged(lruvec.group(), scan.control.account(), 0, deactivated);
+            .count_aged(lruvec.group(), account, 0, deactivated);
         lruvec.age(activated);
         if cluster.from == ScanFrom::Oldest {
             let stays = scratch.putback.iter().map(|(pfn, _)| *pfn);
             scratch.seen.held.extend(stays);
         }
         self.put_back_all(cluster, scratch);
-        self.lruvecs
-            .note_seen(&self.cache, lruvec, page_type, &scratch.seen);
-        scratch.seen.clear();
         let evicted = scratch.evict.evicted.len() as u64;
         let freed = self.free_evicted(&mut scratch.evict);
-        self.note_settled(cluster);
-        scratch.evict.woken.wake();
-        lruvec.note_cost(page_type, scratch.nr_written, scanned - evicted);
+        self.note_settled(cluster, count);
         scan.outcome.nr_evicted += evicted;
         scan.outcome.nr_reclaimed += freed.0;
         self.stats
-            .count_freed(lruvec.group(), scan.control.account(), page_type, evicted);
-        scanned
+            .count_freed(lruvec.group(), account, cluster.page_type, evicted);
     }
 
     /// Moves pages from an active list to the inactive one, except those that are rotated.
@@ -266,7 +296,7 @@ impl Reclaim {
         scratch.seen.clear();
         let (deactivated, rotated) = (count(Placement::Inactive), count(Placement::Active));
         self.put_back_all(cluster, scratch);
-        self.note_settled(cluster);
+        self.note_settled(cluster, cluster.count);
         lruvec.note_cost(page_type, 0, rotated);
         self.stats.count_aged(
             lruvec.group(),
@@ -277,49 +307,78 @@ impl Reclaim {
         looked_at
     }
 
-    /// Decides for each isolated page: to evict it, or its placement.
+    /// Decides for each isolated page: to evict it, to write it back before, or its placement.
     fn sort_isolated(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
         scan.scratch.candidates.clear();
+        scan.scratch.dirty.clear();
         for nth in 0..scan.scratch.isolated.len() {
             let pfn = scan.scratch.isolated[nth];
-            match self.place_of(pfn, cluster, scan) {
-                Some(place) => scan.scratch.putback.push((pfn, place)),
-                None if self.unmap(pfn, cluster.round.level, scan.control) => {
-                    scan.scratch.candidates.push(pfn);
-                }
-                None => scan.scratch.putback.push((pfn, self.side_of(pfn).into())),
+            match self.sort(pfn, cluster, scan) {
+                Sorted::Stays(place) => scan.scratch.putback.push((pfn, place)),
+                Sorted::Clean => self.make_candidate(pfn, cluster, scan),
+                Sorted::Dirty => scan.scratch.dirty.push(pfn),
             }
         }
+        let Scratch {
+            isolated,
+            candidates,
+            putback,
+            dirty,
+            ..
+        } = &scan.scratch;
         debug_assert_eq!(
-            scan.scratch.putback.len() + scan.scratch.candidates.len(),
-            scan.scratch.isolated.len(),
-            "each isolated page is put back or a candidate"
+            putback.len() + candidates.len() + dirty.len(),
+            isolated.len(),
+            "each isolated page is put back, a candidate, or written back"
         );
     }
 
-    /// Returns a page's placement; `None` if it is to be evicted, and clean.
-    fn place_of(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Option<Placement> {
+    /// Clears the entries of a page that is to be evicted, or puts it back if that cannot be.
+    fn make_candidate(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
+        match self.unmap(pfn, cluster.round.level, scan.control) {
+            true => scan.scratch.candidates.push(pfn),
+            false => scan.scratch.putback.push((pfn, self.side_of(pfn).into())),
+        }
+    }
+
+    fn sort(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Sorted {
         if self.cache.has_flag(pfn, PageFlag::Unevictable) {
-            return Some(Placement::Unevictable);
+            return Sorted::Stays(Placement::Unevictable);
         }
         // Before its accesses are checked: it cannot be evicted now, and the accesses count the
         // next time.
         if self.awaits_writeback(pfn, scan) {
-            return Some(Placement::Active);
+            return Sorted::Stays(Placement::Active);
         }
         match self.judge(pfn, cluster, scan.control, &mut scan.scratch.seen) {
-            (Fate::Cull, _) => Some(Placement::Unevictable),
+            (Fate::Cull, _) => Sorted::Stays(Placement::Unevictable),
             // At the last priority, the request for memory outweighs recent accesses.
             (_, entries) if cluster.is_last_resort() && entries != Referenced::Contended => {
-                self.clean(pfn, cluster, scan).err()
+                self.sort_evictable(pfn, cluster, scan)
             }
             (Fate::Stay { to, credit }, _) => {
                 self.cache.replace_credit(pfn, credit);
-                Some(to.into())
+                Sorted::Stays(to.into())
             }
-            (Fate::EvictClean, _) if self.cache.is_dirty(pfn) => Some(self.side_of(pfn).into()),
-            (Fate::Evict | Fate::EvictClean, _) => self.clean(pfn, cluster, scan).err(),
+            (Fate::EvictClean, _) if self.cache.is_dirty(pfn) => {
+                Sorted::Stays(self.side_of(pfn).into())
+            }
+            (Fate::Evict | Fate::EvictClean, _) => self.sort_evictable(pfn, cluster, scan),
         }
+    }
+
+    /// Decides whether a page that is to be evicted has to be written back before. It stays if the
+    /// pass takes clean pages alone, or clean pages of files first.
+    fn sort_evictable(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Sorted {
+        if !self.cache.is_dirty(pfn) {
+            return Sorted::Clean;
+        }
+        let is_spared = !scan.writes_dirty && cluster.page_type == PageType::File;
+        if is_spared || scan.control.actor == Actor::Clean {
+            scan.has_spared_dirty |= is_spared;
+            return Sorted::Stays(self.side_of(pfn).into());
+        }
+        Sorted::Dirty
     }
 
     /// Returns the decision for an isolated page, the policy's or LRU's, and the state of its
@@ -379,45 +438,59 @@ impl Reclaim {
         true
     }
 
-    /// Writes a page back if it is dirty; returns its placement if that fails, or if the pass takes
-    /// clean pages alone, or clean pages of files first.
-    fn clean(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Result<(), Placement> {
-        if !self.cache.is_dirty(pfn) {
-            return Ok(());
+    /// Returns whether a pass leaves dirty pages to the thread that writes back: a request for a
+    /// few pages that has clean ones does not wait for storage.
+    fn leaves_dirty(&self, scan: &Scan<'_>) -> bool {
+        scan.outcome.nr_reclaimed > 0
+            && scan.control.nr_to_reclaim.0 <= self.cluster(scan.control.actor)
+            && self.has_writer_beside(scan.control)
+    }
+
+    fn put_back_dirty(&self, scan: &mut Scan<'_>) {
+        let Scratch { dirty, putback, .. } = &mut scan.scratch;
+        putback.extend(dirty.drain(..).map(|pfn| (pfn, self.side_of(pfn).into())));
+    }
+
+    /// Writes the dirty pages of a cluster back, as far as no thread holds them, and makes those
+    /// that are clean then candidates; returns how many these are.
+    fn write_dirty(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
+        let dirty = std::mem::take(&mut scan.scratch.dirty);
+        let (written, woken) = Woken::held_by(|| self.cache.try_write_back_all(&dirty));
+        scan.scratch.evict.woken.append(woken);
+        let mut nr_dirty = 0;
+        for &pfn in &dirty {
+            match self.cache.is_dirty(pfn) {
+                false => self.make_candidate(pfn, cluster, scan),
+                true => {
+                    nr_dirty += 1;
+                    // Activated: an immediate retry would most likely fail again.
+                    scan.scratch.putback.push((pfn, Placement::Active));
+                }
+            }
         }
-        let is_spared = !scan.writes_dirty && cluster.page_type == PageType::File;
-        if is_spared || scan.control.actor == Actor::Clean {
-            scan.has_spared_dirty |= is_spared;
-            return Err(self.side_of(pfn).into());
-        }
-        let woken = &mut scan.scratch.evict.woken;
-        match self.cache.try_write_back(pfn, woken) {
-            // This thread has isolated it, so no other can await it.
-            Ok(WrittenBack::Written | WrittenBack::Awaited(_)) => {
-                self.stats.nr_vmscan_write.add(1);
-                scan.scratch.nr_written += 1;
-                debug_assert!(
-                    scan.scratch.nr_written <= scan.scratch.isolated.len() as u64,
-                    "{pfn}: more pages were written back than isolated"
-                );
-                Ok(())
-            }
-            // A page whose latch is held will not be evicted.
-            Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
-            // Its log has to be asked first, by a thread that holds no page isolated.
-            Ok(WrittenBack::HeldUp) => {
-                scan.outcome.nr_wal_blocked += 1;
-                Err(Placement::Active)
-            }
-            // No free swap slot: it stays.
-            Ok(WrittenBack::NoSlot) => Err(Placement::Active),
-            Err(error) => {
-                self.note_write_failed(&error);
-                scan.outcome.nr_write_failed += 1;
-                scan.outcome.write_error = Some(error);
-                // Activated: an immediate retry would most likely fail again.
-                Err(Placement::Active)
-            }
+        let nr_clean = dirty.len() as u64 - nr_dirty;
+        scan.scratch.dirty = dirty;
+        self.stats.nr_vmscan_write.add(nr_clean);
+        self.note_unwritten(written, nr_dirty, &mut scan.outcome);
+        nr_clean
+    }
+
+    /// Records why `nr_dirty` pages are dirty after their write-back.
+    fn note_unwritten(&self, written: WriteBackOutcome, nr_dirty: u64, outcome: &mut Outcome) {
+        debug_assert!(
+            written.awaited.is_empty(),
+            "another reclaimer awaits a page that this one has isolated"
+        );
+        // Their logs have to be asked first, by a thread that holds no page isolated.
+        let nr_held_up = written.held_up.len() as u64;
+        outcome.nr_wal_blocked += nr_held_up;
+        outcome.nr_write_failed += written.nr_failed;
+        // The others are latched, or were written to meanwhile.
+        let explained = nr_held_up + written.nr_failed + written.nr_no_slot;
+        outcome.nr_borrowed += nr_dirty.saturating_sub(explained);
+        if let Some(error) = written.first_error {
+            (0..written.nr_failed).for_each(|_| self.note_write_failed(&error));
+            outcome.write_error = Some(error);
         }
     }
 
