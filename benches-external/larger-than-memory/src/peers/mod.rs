@@ -31,7 +31,12 @@ const COMMIT: u64 = 64;
 /// The longest latency that is told apart, in nanoseconds.
 const LATENCY_MAX: u64 = 60_000_000_000;
 
-/// What one turn has measured.
+/// The least rate of a column of Highwater's, as times that of the best peer.
+const RATES: [(&str, f64); 2] = [("Highwater", 1.0), ("Highwater, in flight", 2.0)];
+/// The highest p99 of an access, as times that of a mapping.
+const P99_OF_MMAP: f64 = 0.5;
+
+/// What one turn has measured, or the medians of several.
 struct Turn {
     rate: f64,
     /// Latency in microseconds: median, 99 %, 99.9 %.
@@ -85,21 +90,60 @@ fn measure(dir: &Path, workload: &Workload, pages: u64, rounds: u64) -> Result<(
         "{:28} {:>9} {:>19} {:>8} {:>8} {:>8} {:>6}",
         "", "a second", "least and most", "p50 us", "p99 us", "99.9 us", "MiB"
     );
-    for (at, turns) in &mut turns {
-        let mut rates: Vec<f64> = turns.iter().map(|turn| turn.rate).collect();
-        let rate = median(&mut rates);
-        let spread = format!("{:.0} to {:.0}", rates[0], rates[rates.len() - 1]);
-        let latency = [0, 1, 2].map(|of: usize| {
-            let mut all: Vec<f64> = turns.iter().map(|turn| turn.latency[of]).collect();
-            median(&mut all)
-        });
-        let peak = turns.iter().map(|turn| turn.peak).fold(0.0, f64::max);
-        println!(
-            "{:28} {rate:9.0} {spread:>19} {:8.1} {:8.0} {:8.0} {peak:6.0}",
-            COLUMNS[*at].name, latency[0], latency[1], latency[2]
+    let mut medians = BTreeMap::new();
+    for (at, turns) in &turns {
+        let name = COLUMNS[*at].name;
+        let median_of =
+            |of: &dyn Fn(&Turn) -> f64| median(&mut turns.iter().map(of).collect::<Vec<_>>());
+        let middle = Turn {
+            rate: median_of(&|turn| turn.rate),
+            latency: [0, 1, 2].map(|of: usize| median_of(&|turn| turn.latency[of])),
+            peak: turns.iter().map(|turn| turn.peak).fold(0.0, f64::max),
+        };
+        let rates = || turns.iter().map(|turn| turn.rate);
+        let (least, most) = (
+            rates().fold(f64::MAX, f64::min),
+            rates().fold(0.0, f64::max),
         );
+        let spread = format!("{least:.0} to {most:.0}");
+        let Turn {
+            rate,
+            latency: [p50, p99, p999],
+            peak,
+        } = middle;
+        println!("{name:28} {rate:9.0} {spread:>19} {p50:8.1} {p99:8.0} {p999:8.0} {peak:6.0}");
+        medians.insert(name, middle);
     }
+    print_promises(&medians);
     Ok(())
+}
+
+/// Prints which promises hold in the medians of one workload.
+fn print_promises(medians: &BTreeMap<&str, Turn>) {
+    let is_ours = |name: &str| RATES.iter().any(|(ours, _)| *ours == name);
+    let verdict = |holds| if holds { "holds" } else { "does not hold" };
+    let peers = medians.iter().filter(|(name, _)| !is_ours(name));
+    let Some((peer, best)) = peers.max_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) else {
+        return;
+    };
+    for (ours, least) in RATES {
+        let Some(turn) = medians.get(ours) else {
+            continue;
+        };
+        let times = turn.rate / best.rate;
+        let verdict_of_rate = verdict(times >= least);
+        println!("{ours}: {times:.2} of {peer}, the best (at least {least}): {verdict_of_rate}");
+        for mapping in ["mmap", "mmap, random advice"] {
+            let Some(mapped) = medians.get(mapping) else {
+                continue;
+            };
+            let times = turn.latency[1] / mapped.latency[1];
+            let verdict_of_p99 = verdict(times <= P99_OF_MMAP);
+            println!(
+                "{ours}: p99 {times:.2} of {mapping} (at most {P99_OF_MMAP}): {verdict_of_p99}"
+            );
+        }
+    }
 }
 
 /// Has a process of its own measure a column, in a new group.

@@ -112,16 +112,10 @@ impl PageCache {
         outcome
     }
 
-    /// Writes back those pages in `frames` that are dirty, whose latches are free and whose logs
-    /// permit it; neighbours are written together. Tries all of them, and waits for none.
-    pub fn try_write_back_all(&self, frames: &[Pfn]) -> WriteBackOutcome {
-        let named = frames
-            .iter()
-            .filter_map(|&pfn| Some((self.key_of(pfn)?, pfn)));
-        let mut pages: Vec<_> = named.filter(|(key, _)| key.file().is_writable()).collect();
-        pages.sort_unstable();
+    /// As [`write_back_pages`](Self::write_back_pages), but passes over pages that are latched.
+    pub fn try_write_back_all(&self, pages: &[(PageKey, Pfn)]) -> WriteBackOutcome {
         let mut outcome = WriteBackOutcome::default();
-        self.write_back_in_order(&pages, IfHeld::Pass, &mut outcome);
+        self.write_back_in_order(pages, IfHeld::Pass, &mut outcome);
         outcome
     }
 

@@ -99,7 +99,10 @@ impl Reclaim {
     /// Source: direct reclaim of Linux since 3.2, which leaves dirty file pages to the flusher
     /// threads. Deviation: a pass that finds nothing else writes them itself.
     fn writes_dirty_at_once(&self, control: &ScanControl<'_>) -> bool {
-        if !self.has_writer_beside(control) {
+        let is_request = matches!(control.actor, Actor::Direct | Actor::Polled);
+        // Relaxed: a hint.
+        let has_writer = self.has_writer.load(Ordering::Relaxed);
+        if !is_request || !has_writer {
             return true;
         }
         let Some(home) = self.lruvecs.of(control.target) else {
@@ -118,14 +121,6 @@ impl Reclaim {
             }
         };
         dirty > frames.0 / 2
-    }
-
-    /// Returns whether a pass is a request for memory beside which another thread writes dirty
-    /// pages of files back.
-    pub(super) fn has_writer_beside(&self, control: &ScanControl<'_>) -> bool {
-        // Relaxed: a hint.
-        matches!(control.actor, Actor::Direct | Actor::Polled)
-            && self.has_writer.load(Ordering::Relaxed)
     }
 
     /// Returns the frames of the file pages of a target and its descendants: the lengths of the

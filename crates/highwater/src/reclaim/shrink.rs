@@ -3,18 +3,20 @@
 //!
 //! Pages are isolated under the lruvec's lock, and everything else happens without it. The clean
 //! ones are evicted together, so that the heavy barrier of retracting is paid once; the others go
-//! to the heads of their lists; frames are freed last. Only then are dirty ones written, together,
-//! and evicted in the same way: no clean page waits for the storage of others.
+//! to the heads of their lists; frames are freed last. Only then are dirty ones written, together
+//! and on their lists, and those that are still there evicted in the same way: no clean page waits
+//! for the storage of others, and none is isolated meanwhile.
 
 use super::control::{Actor, Outcome, ScanControl};
 use super::lists::{LruList, PageType, Placement, Side};
+use super::lruvec::Lruvec;
 use super::order::ScanNotes;
 use super::policy::{EvictedBy, Fate, Look};
 use super::round::{Round, Scan, Scratch, Step};
 use super::stats::{pages_item, signed};
 use super::{LruvecRef, Reclaim};
 use crate::cache::{
-    EvictBatch, Evicted, Kept, PageFlag, Referenced, WriteBackError, WriteBackOutcome,
+    EvictBatch, Evicted, Kept, PageFlag, PageKey, Referenced, WriteBackError, WriteBackOutcome,
 };
 use crate::sync::Woken;
 use crate::units::{Pages, Pfn};
@@ -52,7 +54,7 @@ enum Sorted {
     /// To be evicted.
     Clean,
     /// To be written back, and evicted.
-    Dirty,
+    Dirty(PageKey),
 }
 
 impl Reclaim {
@@ -199,37 +201,21 @@ impl Reclaim {
             .count_scanned(lruvec.group(), scan.control.account(), page_type, scanned);
         let before = scan.outcome.nr_evicted;
         self.sort_isolated(cluster, scan);
-        let nr_dirty = scan.scratch.dirty.len() as u64;
-        self.evict_and_settle(cluster, scan, cluster.count - nr_dirty);
-        let mut nr_written = 0;
-        if nr_dirty > 0 {
-            scan.scratch.candidates.clear();
-            if self.leaves_dirty(scan) {
-                self.put_back_dirty(scan);
-            } else {
-                nr_written = self.write_dirty(cluster, scan);
-            }
-            self.evict_and_settle(cluster, scan, nr_dirty);
-        }
-        let scratch = &mut scan.scratch;
-        self.lruvecs
-            .note_seen(&self.cache, lruvec, page_type, &scratch.seen);
-        scratch.seen.clear();
-        scratch.evict.woken.wake();
+        self.evict_and_settle(cluster, scan, cluster.count);
+        let nr_written = match scan.scratch.dirty.is_empty() {
+            true => 0,
+            false => self.write_dirty(cluster, scan),
+        };
         let evicted = scan.outcome.nr_evicted - before;
         lruvec.note_cost(page_type, nr_written, scanned - evicted);
         scanned
     }
 
-    /// Evicts the candidates, puts the others back, and frees frames: the thread holds `count`
-    /// pages of the cluster no more.
+    /// Evicts the candidates, puts the others back, and frees frames: the thread holds none of the
+    /// `count` pages any more that it has counted as isolated.
     fn evict_and_settle(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>, count: u64) {
         self.evict_candidates(cluster, scan);
         let (lruvec, scratch) = (cluster.lruvec, &mut scan.scratch);
-        debug_assert!(
-            (scratch.putback.len() + scratch.evict.evicted.len()) as u64 <= count,
-            "no more pages are settled than this thread has counted"
-        );
         let count_moved = |place: Placement, from| {
             let is_moved =
                 |(pfn, to): &&(Pfn, Placement)| *to == place && self.side_of(*pfn) == from;
@@ -246,10 +232,23 @@ impl Reclaim {
             let stays = scratch.putback.iter().map(|(pfn, _)| *pfn);
             scratch.seen.held.extend(stays);
         }
+        let to_write = scratch.dirty.iter().map(|(_, pfn)| *pfn);
+        let placed = to_write.map(|pfn| (pfn, self.side_of(pfn).into()));
+        scratch.putback.extend(placed);
+        debug_assert_eq!(
+            scratch.putback.len() + scratch.evict.evicted.len(),
+            scratch.isolated.len(),
+            "each isolated page is put back or evicted"
+        );
         self.put_back_all(cluster, scratch);
+        self.lruvecs
+            .note_seen(&self.cache, lruvec, cluster.page_type, &scratch.seen);
+        scratch.seen.clear();
         let evicted = scratch.evict.evicted.len() as u64;
-        let freed = self.free_evicted(&mut scratch.evict);
+        let (freed, waiting) = Woken::held_by(|| self.free_evicted(&mut scratch.evict));
+        scratch.evict.woken.append(waiting);
         self.note_settled(cluster, count);
+        scratch.evict.woken.wake();
         scan.outcome.nr_evicted += evicted;
         scan.outcome.nr_reclaimed += freed.0;
         self.stats
@@ -316,7 +315,7 @@ impl Reclaim {
             match self.sort(pfn, cluster, scan) {
                 Sorted::Stays(place) => scan.scratch.putback.push((pfn, place)),
                 Sorted::Clean => self.make_candidate(pfn, cluster, scan),
-                Sorted::Dirty => scan.scratch.dirty.push(pfn),
+                Sorted::Dirty(key) => scan.scratch.dirty.push((key, pfn)),
             }
         }
         let Scratch {
@@ -370,15 +369,17 @@ impl Reclaim {
     /// Decides whether a page that is to be evicted has to be written back before. It stays if the
     /// pass takes clean pages alone, or clean pages of files first.
     fn sort_evictable(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Sorted {
-        if !self.cache.is_dirty(pfn) {
+        // An isolated page keeps its key.
+        let key = self.cache.key_of(pfn).filter(|_| self.cache.is_dirty(pfn));
+        let Some(key) = key else {
             return Sorted::Clean;
-        }
+        };
         let is_spared = !scan.writes_dirty && cluster.page_type == PageType::File;
         if is_spared || scan.control.actor == Actor::Clean {
             scan.has_spared_dirty |= is_spared;
             return Sorted::Stays(self.side_of(pfn).into());
         }
-        Sorted::Dirty
+        Sorted::Dirty(key)
     }
 
     /// Returns the decision for an isolated page, the policy's or LRU's, and the state of its
@@ -438,49 +439,64 @@ impl Reclaim {
         true
     }
 
-    /// Returns whether a pass leaves dirty pages to the thread that writes back: a request for a
-    /// few pages that has clean ones does not wait for storage.
-    fn leaves_dirty(&self, scan: &Scan<'_>) -> bool {
-        scan.outcome.nr_reclaimed > 0
-            && scan.control.nr_to_reclaim.0 <= self.cluster(scan.control.actor)
-            && self.has_writer_beside(scan.control)
-    }
-
-    fn put_back_dirty(&self, scan: &mut Scan<'_>) {
-        let Scratch { dirty, putback, .. } = &mut scan.scratch;
-        putback.extend(dirty.drain(..).map(|pfn| (pfn, self.side_of(pfn).into())));
-    }
-
-    /// Writes the dirty pages of a cluster back, as far as no thread holds them, and makes those
-    /// that are clean then candidates; returns how many these are.
+    /// Writes the dirty pages of a cluster back, as far as no thread holds them, and evicts those
+    /// that are clean then; returns how many these are. The pages are on their lists meanwhile, but
+    /// count as isolated: requests that find no others wait for them.
     fn write_dirty(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
-        let dirty = std::mem::take(&mut scan.scratch.dirty);
+        let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
+        let mut dirty = std::mem::take(&mut scan.scratch.dirty);
+        let count = dirty.len() as u64;
+        lruvec.note_isolated(page_type, count);
+        dirty.sort_unstable();
         let (written, woken) = Woken::held_by(|| self.cache.try_write_back_all(&dirty));
-        scan.scratch.evict.woken.append(woken);
+        let scratch = &mut scan.scratch;
+        scratch.evict.woken.append(woken);
+        self.rotate(&written.awaited);
+        let frames: Vec<Pfn> = dirty.iter().map(|(_, pfn)| *pfn).collect();
+        scratch.isolated.clear();
+        scratch.candidates.clear();
+        let of: (&Lruvec, _) = (lruvec, page_type);
+        let isolated = &mut scratch.isolated;
+        self.lruvecs
+            .isolate_listed(&self.cache, of, &frames, u64::MAX, isolated);
+        let nr_dirty = self.sort_written(&dirty, cluster, scan);
+        self.stats.nr_vmscan_write.add(count - nr_dirty);
+        self.note_unwritten(written, nr_dirty, &mut scan.outcome);
+        self.evict_and_settle(cluster, scan, count);
+        dirty.clear();
+        scan.scratch.dirty = dirty;
+        count - nr_dirty
+    }
+
+    /// Decides for each isolated page after the write-back of `written`, in their order; returns
+    /// how many are dirty.
+    fn sort_written(
+        &self,
+        written: &[(PageKey, Pfn)],
+        cluster: &Cluster<'_>,
+        scan: &mut Scan<'_>,
+    ) -> u64 {
         let mut nr_dirty = 0;
-        for &pfn in &dirty {
-            match self.cache.is_dirty(pfn) {
-                false => self.make_candidate(pfn, cluster, scan),
-                true => {
-                    nr_dirty += 1;
-                    // Activated: an immediate retry would most likely fail again.
-                    scan.scratch.putback.push((pfn, Placement::Active));
-                }
+        for nth in 0..scan.scratch.isolated.len() {
+            let pfn = scan.scratch.isolated[nth];
+            let is_same =
+                |&(key, of): &(PageKey, Pfn)| of == pfn && self.cache.key_of(pfn) == Some(key);
+            if !written.iter().any(is_same) {
+                // Another reclaimer has evicted the page, and the frame has a new one.
+                scan.scratch.putback.push((pfn, self.side_of(pfn).into()));
+            } else if self.cache.is_dirty(pfn) {
+                nr_dirty += 1;
+                // Activated: an immediate retry would most likely fail again.
+                scan.scratch.putback.push((pfn, Placement::Active));
+            } else {
+                self.make_candidate(pfn, cluster, scan);
             }
         }
-        let nr_clean = dirty.len() as u64 - nr_dirty;
-        scan.scratch.dirty = dirty;
-        self.stats.nr_vmscan_write.add(nr_clean);
-        self.note_unwritten(written, nr_dirty, &mut scan.outcome);
-        nr_clean
+        nr_dirty
     }
 
     /// Records why `nr_dirty` pages are dirty after their write-back.
     fn note_unwritten(&self, written: WriteBackOutcome, nr_dirty: u64, outcome: &mut Outcome) {
-        debug_assert!(
-            written.awaited.is_empty(),
-            "another reclaimer awaits a page that this one has isolated"
-        );
         // Their logs have to be asked first, by a thread that holds no page isolated.
         let nr_held_up = written.held_up.len() as u64;
         outcome.nr_wal_blocked += nr_held_up;

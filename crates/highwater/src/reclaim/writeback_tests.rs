@@ -393,26 +393,3 @@ fn clean_pages_of_a_cluster_are_free_while_dirty_ones_are_written() {
         written.check();
     }
 }
-
-#[test]
-fn a_request_that_has_clean_pages_leaves_dirty_ones_to_the_writer() {
-    // Goal: also where most pages are dirty, a request for a few waits for storage only if no clean
-    // page was found. Method: beside a thread that writes back, 7 of 8 pages are dirty; the clean
-    // one is freed alone, without a write; then there are dirty pages alone, which are written.
-    for policy in PolicyKind::ALL {
-        let written = Written::in_one_cluster(policy);
-        let scene = &written.scene;
-        scene.reclaim.note_writer();
-        for page in 1..7 {
-            let write = scene.cache.try_write(PageKey::new(scene.file, page));
-            write.expect("resident").mark_dirty(&scene.cache);
-            scene.cache.forget_young(scene.pfn(page));
-        }
-        let nr_written = || scene.reclaim.stats().nr_vmscan_write.get();
-        assert_eq!(shrink_all(scene, Actor::Direct).nr_reclaimed, 1);
-        assert_eq!((nr_written(), written.left().len()), (0, 7), "{policy:?}");
-        assert_eq!(shrink_all(scene, Actor::Direct).nr_reclaimed, 7);
-        assert_eq!((nr_written(), written.left().len()), (7, 0), "{policy:?}");
-        written.check();
-    }
-}
