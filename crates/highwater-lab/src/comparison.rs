@@ -5,7 +5,7 @@
 //!
 //! Invariant: a comparison passes if each run of either checkout has measured, and no figure's
 //! median here is more than [`SLOWER_MAX`] times its median there. Figures of one checkout alone
-//! are counted and not compared.
+//! are counted and not compared. Quick runs are shown and not judged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,9 +89,20 @@ pub struct Comparison {
     figures: BTreeMap<(String, u32, String), Runs>,
     /// Failed runs, with the reason.
     failures: Vec<String>,
+    is_quick: bool,
 }
 
 impl Comparison {
+    /// Creates an empty comparison of runs that only show that the benches work: it passes if none
+    /// fails.
+    #[must_use]
+    pub fn unjudged() -> Self {
+        Self {
+            is_quick: true,
+            ..Self::default()
+        }
+    }
+
     /// Adds the figures of a run of `bench`, or the reason why there are none.
     pub fn add(&mut self, bench: &str, of: Checkout, figures: Result<Vec<BenchFigure>, String>) {
         match figures {
@@ -116,8 +127,7 @@ impl Comparison {
     }
 
     /// Returns whether a run has failed.
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         !self.failures.is_empty()
     }
 
@@ -125,7 +135,8 @@ impl Comparison {
     #[must_use]
     pub fn passes(&self) -> bool {
         let is_any = self.figures.values().any(|runs| runs.compared().is_some());
-        is_any && !self.has_failed() && !self.figures.values().any(Runs::is_slower)
+        let holds = is_any && !self.figures.values().any(Runs::is_slower);
+        !self.has_failed() && (self.is_quick || holds)
     }
 
     /// Returns the table as one JSON object.
@@ -144,6 +155,7 @@ impl Comparison {
         };
         json!({
             "slower_max": SLOWER_MAX,
+            "judged": !self.is_quick,
             "figures": self.figures.iter().map(figure).collect::<Vec<_>>(),
             "failures": self.failures,
             "pass": self.passes(),
@@ -169,7 +181,12 @@ impl fmt::Display for Comparison {
                 format!("{there:.2}"),
                 format!("{here:.2}"),
                 format!("{ratio:.3}"),
-                if runs.is_slower() { "YES" } else { "no" }.to_owned(),
+                match (self.is_quick, runs.is_slower()) {
+                    (true, _) => "-",
+                    (_, true) => "YES",
+                    (_, false) => "no",
+                }
+                .to_owned(),
             ])
         };
         let compared: Vec<Vec<String>> = self.figures.iter().filter_map(row).collect();
@@ -183,6 +200,9 @@ impl fmt::Display for Comparison {
         let alone = self.figures.len() - nr_compared;
         if alone > 0 {
             writeln!(f, "{alone} figures are of one checkout alone")?;
+        }
+        if self.is_quick {
+            return writeln!(f, "{nr_compared} figures of quick runs, not judged");
         }
         let slower = self.figures.values().filter(|runs| runs.is_slower());
         writeln!(
@@ -250,6 +270,23 @@ mod tests {
         comparison.add("bench", Checkout::Here, run(40.0));
         assert!(!comparison.passes());
         assert_eq!(comparison.figures.len(), 2);
+    }
+
+    /// Goal: quick runs judge no time, but must run. Method: a figure twice as slow; a failed run.
+    #[test]
+    fn quick_runs_are_not_judged() {
+        let mut comparison = Comparison {
+            is_quick: true,
+            ..of(&[2.0], &[1.0])
+        };
+        assert!(comparison.passes());
+        let text = comparison.to_string();
+        assert!(
+            text.ends_with("  2.000       -\n1 figures of quick runs, not judged\n"),
+            "{text}"
+        );
+        comparison.add("bench", Checkout::Here, Err("ended".to_owned()));
+        assert!(!comparison.passes());
     }
 
     /// Goal: the table shows medians, ratio and verdict. Method: compare with the text.

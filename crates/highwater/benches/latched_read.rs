@@ -39,7 +39,7 @@ use highwater::{Access, Bytes, Manager, Mapping};
 use numbers::Numbers;
 use places::{Page, Place, content, zipf_over};
 use promise::Promise;
-use timing::is_bench;
+use timing::{is_bench, print_figure};
 
 const ROUNDS: usize = 11;
 const READS: u32 = 400_000;
@@ -147,6 +147,7 @@ fn main() -> ExitCode {
     println!("{:36} {:>9}", "variant", "ns/read");
     for ((name, _), ns) in ways.iter().zip(&times) {
         println!("{name:36} {ns:9.1}");
+        print_figure(name, 1, *ns);
     }
     let middle = Place {
         page: COUNT / 2,

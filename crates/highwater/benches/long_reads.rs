@@ -39,7 +39,7 @@ use highwater::units::PAGE_BYTES;
 use highwater::{Access, Background, File, Group, Limits, Manager, Pages, ReadPattern};
 use numbers::Numbers;
 use promise::Promise;
-use timing::is_bench;
+use timing::{is_bench, print_figure};
 
 const POLICIES: [PolicyKind; 2] = [PolicyKind::Balanced, PolicyKind::S3Fifo];
 const GROUPS: [u32; 2] = [1, 1_000];
@@ -185,6 +185,7 @@ fn main() -> ExitCode {
             print!("{:42}", pool.name());
             medians.iter().for_each(|time| print!("{time:10.1}"));
             println!();
+            print_figure(&format!("{}, mean", pool.name()), 1, 1000.0 * medians[0]);
         }
         if background == Background::Off && policy == PolicyKind::Balanced {
             let ratio = medians[1][3] / medians[0][3];

@@ -43,7 +43,7 @@ use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Bytes, Manager, Mapping};
 use places::{COUNT, Place, zipf};
 use promise::Promise;
-use timing::is_bench;
+use timing::{is_bench, print_figure};
 
 const ROUNDS: usize = 11;
 const READS: u32 = 400_000;
@@ -200,6 +200,7 @@ fn run(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], places: &[Place]) 
     for (variant, ns) in variants.iter().zip(&times) {
         let ratio = times[0] / ns;
         println!("{:36} {ns:9.1} {ratio:18.2}", variant.name);
+        print_figure(variant.name, 1, *ns);
     }
     let (pread, ours, mapped) = (times[0], times[1], times[times.len() - 1]);
     let faster = pread / ours;

@@ -193,8 +193,7 @@ pub(crate) fn is_bench() -> bool {
 }
 
 /// Times every variant on that many threads, in interleaved rounds; without `--bench`, or with
-/// `--quick`, a thousandth of it in a few rounds. With `--json` it prints each figure, on a line of
-/// its own, for `.ci/bench --against`.
+/// `--quick`, a thousandth of it in a few rounds. With `--json` it prints each figure.
 pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
     let (rounds, scale) = match is_bench() {
         true => (ROUNDS, 1),
@@ -216,13 +215,18 @@ pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
     };
     let names = variants.iter().map(|variant| variant.name);
     let medians: Medians = names.zip(times.into_iter().map(median)).collect();
-    if std::env::args().any(|argument| argument == "--json") {
-        for (name, ns) in &medians {
-            println!(
-                "{}",
-                json!({ "figure": name, "threads": threads, "ns": ns })
-            );
-        }
+    for (name, ns) in &medians {
+        print_figure(name, threads, *ns);
     }
     medians
+}
+
+/// With `--json`, prints a figure on a line of its own, for `.ci/bench --against`.
+pub(crate) fn print_figure(name: &str, threads: u32, ns: f64) {
+    if std::env::args().any(|argument| argument == "--json") {
+        println!(
+            "{}",
+            json!({ "figure": name, "threads": threads, "ns": ns })
+        );
+    }
 }
