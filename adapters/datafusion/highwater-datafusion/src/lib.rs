@@ -65,6 +65,8 @@ mod guard;
 mod pool;
 mod refusal;
 mod reserve;
+#[cfg(test)]
+mod reserve_tests;
 mod slot;
 #[cfg(test)]
 mod slot_tests;

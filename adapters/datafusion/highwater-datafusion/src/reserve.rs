@@ -8,10 +8,11 @@
 //!
 //! The end of the reserve counts it as used, and uncharges what of it was not. From then on no call
 //! finds any of it free, and `charged = used`: the count less the former reserve.
-
-use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! `tests/loom/reserves.rs` is a model of all that.
 
 use crate::slot::Active;
+use crate::sync::{AtomicU64, Ordering};
 
 /// The used bytes of a pool with a reserve.
 #[derive(Debug)]
@@ -135,84 +136,5 @@ impl Reserve {
 fn return_all(bytes: u64, uncharge: &impl Fn(u64)) {
     if bytes > 0 {
         uncharge(bytes);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicI64;
-
-    use super::*;
-
-    /// Grows and shrinks at random, and then returns everything.
-    fn churn(seed: u64, grow: impl Fn(u64) -> Result<(), ()>, shrink: impl Fn(u64)) {
-        let mut state = seed + 1;
-        let mut held = 0;
-        for _ in 0..20_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
-            let bytes = (state >> 33) % 700;
-            if state >> 63 == 0 {
-                held += grow(bytes).map_or(0, |()| bytes);
-            } else {
-                let bytes = bytes.min(held);
-                shrink(bytes);
-                held -= bytes;
-            }
-        }
-        shrink(held);
-    }
-
-    // Goal: what is charged is the larger of reserve and use, at each step and at the end, and
-    // never less than that while calls are in progress; and what is used, once the reserve has
-    // ended beside them. Method: four threads grow and shrink at random; every charge and uncharge
-    // is counted, and compared with the uses that have ended.
-    #[test]
-    fn the_larger_of_reserve_and_use_is_charged() {
-        const RESERVE: u64 = 1000;
-        for ends in [false, true] {
-            let reserve = Reserve::new(RESERVE);
-            let total = AtomicI64::new(RESERVE.cast_signed());
-            let change = |bytes: i64| _ = total.fetch_add(bytes, Ordering::SeqCst);
-            let uncharge = |less: u64| change(-less.cast_signed());
-            let charge = |more: u64| {
-                if more >= 500 {
-                    return Err(());
-                }
-                change(more.cast_signed());
-                Ok(())
-            };
-            let grow = |bytes| reserve.grow(bytes, charge, uncharge);
-            let shrink = |bytes| reserve.shrink(bytes, uncharge);
-            std::thread::scope(|scope| {
-                for seed in 0..4 {
-                    scope.spawn(move || churn(seed, grow, shrink));
-                }
-                if ends {
-                    churn(4, grow, shrink);
-                    reserve.end(uncharge);
-                    reserve.end(|_| unreachable!("it has ended"));
-                }
-            });
-            let left = if ends { 0 } else { RESERVE };
-            assert_eq!((reserve.used(), reserve.bytes()), (0, left));
-            assert_eq!(total.into_inner(), left.cast_signed());
-        }
-        let total = AtomicI64::new(0);
-        let alone = Reserve::new(100);
-        let charge = |more: u64| {
-            total.fetch_add(more.cast_signed(), Ordering::SeqCst);
-            Ok::<(), ()>(())
-        };
-        alone
-            .grow(70, charge, |_| unreachable!())
-            .expect("reserved");
-        assert_eq!(total.load(Ordering::SeqCst), 0);
-        alone.grow(70, charge, |_| unreachable!()).expect("granted");
-        assert_eq!(total.load(Ordering::SeqCst), 40);
-        alone.shrink(90, |less| assert_eq!(less, 40));
-        alone.end(|less| assert_eq!(less, 50, "the rest is used"));
-        assert_eq!((alone.used(), alone.unused()), (50, 0));
-        alone.shrink(50, |less| assert_eq!(less, 50));
-        assert_eq!(alone.used(), 0);
     }
 }

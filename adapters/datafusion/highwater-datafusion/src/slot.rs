@@ -27,7 +27,7 @@
 //! written, and numbers of consumers are never used again. A reader that finds the same owner
 //! before and after has read words of that consumer only.
 //!
-//! `tests/slot_loom.rs` is a model of all that.
+//! `tests/loom/slots.rs` is a model of all that.
 
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{AtomicI64, AtomicU64, AtomicUsize, fence, own_number, thread_number};

@@ -1,4 +1,5 @@
-//! Atomics and numbers of threads for [`slot`](crate::slot): its model has others.
+//! Atomics and numbers of threads for [`slot`](crate::slot) and [`reserve`](crate::reserve): their
+//! models have others.
 
 use std::cell::Cell;
 
