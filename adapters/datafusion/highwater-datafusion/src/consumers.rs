@@ -151,7 +151,7 @@ impl Consumers {
         uses
     }
 
-    fn slots(&self) -> impl Iterator<Item = &Slot> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
         self.tables.iter().filter_map(OnceLock::get).flatten()
     }
 }

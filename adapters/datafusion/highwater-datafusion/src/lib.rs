@@ -62,6 +62,7 @@ mod consumers;
 mod execute;
 mod fairness;
 mod guard;
+mod largest;
 mod pool;
 mod refusal;
 mod reserve;

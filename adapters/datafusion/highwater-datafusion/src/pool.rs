@@ -36,8 +36,9 @@ use crate::tenant::{OnFull, Options, QueryBuilder, Shared, Tenant};
 /// spill and holds more than 1 MiB in that reservation (or [`Options::floor`]) also reads the
 /// maxima of all groups up to the root; above the floor also the tenant's usage: four loads. Where
 /// the interval of that does not decide, it takes the tree's lock for reading, which other CPUs
-/// write, and at least two loads for each CPU that charged to each query. Before it refuses, it
-/// visits the consumers of all queries of the tenant, to count those that hold memory.
+/// write, and at least two loads for each CPU that charged to each query. A refusal visits these,
+/// and the consumers of all queries of the tenant: to count those that hold memory, and to name the
+/// largest.
 pub struct HighwaterPool {
     tenant: Tenant,
     name: String,

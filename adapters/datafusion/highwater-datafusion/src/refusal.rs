@@ -3,18 +3,16 @@
 //! Operators spill when they see `ResourcesExhausted`, and users know the text; so both are
 //! upstream's, letter for letter, up to the reason that follows.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use datafusion_common::DataFusionError;
 use datafusion_execution::memory_pool::{MemoryPool, MemoryReservation, human_readable_size};
 use highwater::group::{ChargeError, GroupPath};
 use highwater::{Bytes, ChargeFailed};
 
+use crate::largest::Largest;
 use crate::pool::HighwaterPool;
 use crate::tenant::Shared;
-
-/// Consumers that a text names.
-const NAMED: usize = 3;
 
 /// The query was stopped so that others have memory ([`HighwaterPool::stop`]). The source of the
 /// [`DataFusionError::External`] by which [`Tenant::execute`](crate::Tenant::execute) ends.
@@ -101,6 +99,11 @@ impl Reason {
     /// memory.
     pub(crate) fn is_of_a_moment(&self) -> bool {
         matches!(self.charge_error(), Some(ChargeError::Contended { .. }))
+    }
+
+    /// Returns whether others may have what this query lacks.
+    fn is_lack_of_room(&self) -> bool {
+        !matches!(self, Self::Stopped(_) | Self::NoGroup(_))
     }
 
     /// Returns whether the query's group was removed.
@@ -206,20 +209,14 @@ impl HighwaterPool {
             human_readable_size(reservation.size()),
             size(reason.available(tenant)),
         );
-        let written = reason.write(tenant, &mut text);
-        debug_assert!(written.is_ok(), "a string takes any text");
-        let uses = self.consumers();
-        let largest: Vec<_> = uses
-            .iter()
-            .filter(|it| it.bytes > Bytes::ZERO)
-            .take(NAMED)
-            .collect();
-        if !largest.is_empty() {
-            text.push_str("; largest consumers of the query: ");
-            let names = largest
-                .iter()
-                .map(|it| format!("{} {}", it.name, size(it.bytes)));
-            text.push_str(&names.collect::<Vec<_>>().join(", "));
+        // A string takes any text.
+        let _written = reason.write(tenant, &mut text);
+        if reason.is_lack_of_room() {
+            let largest = Largest::of(tenant);
+            if !largest.is_empty() {
+                let path = tenant.group.path();
+                let _written = write!(text, "; largest consumers of {path}: {largest}");
+            }
         }
         debug_assert!(text.contains(self.name()), "it names the pool");
         DataFusionError::ResourcesExhausted(text)

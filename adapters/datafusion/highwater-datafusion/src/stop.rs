@@ -62,13 +62,6 @@ impl OfQuery {
         }
     }
 
-    /// Counts the query's consumers that can spill and hold memory, if it is one of this tenant's.
-    fn count_active(&self, tenant: &Shared) -> u64 {
-        let is_of_tenant = ptr::eq(self.tenant.as_ptr(), tenant);
-        let consumers = self.consumers.upgrade().filter(|_| is_of_tenant);
-        consumers.map_or(0, |consumers| consumers.count_active())
-    }
-
     /// Ends the attempt whose group this is, before another.
     pub(crate) fn end(&self) {
         self.ended.get_or_init(Instant::now);
@@ -128,11 +121,21 @@ impl Asker {
     }
 }
 
+/// Returns the groups of a tenant's queries, with the consumers of those whose pool is there.
+pub(crate) fn queries_of(tenant: &Shared) -> impl Iterator<Item = (Group, Option<Arc<Consumers>>)> {
+    let groups = tenant.group.children().into_iter();
+    groups.filter_map(|group| {
+        let query = of_query(&group)?;
+        let is_of_tenant = ptr::eq(query.tenant.as_ptr(), tenant);
+        let consumers = query.consumers.upgrade();
+        is_of_tenant.then_some((group, consumers))
+    })
+}
+
 /// Counts the consumers that can spill and hold memory, one by one, in each query of a tenant.
 pub(crate) fn count_active(tenant: &Shared) -> u64 {
-    let groups = tenant.group.children();
-    let queries = groups.iter().filter_map(of_query);
-    queries.map(|query| query.count_active(tenant)).sum()
+    let consumers = queries_of(tenant).filter_map(|(_, consumers)| consumers);
+    consumers.map(|consumers| consumers.count_active()).sum()
 }
 
 /// Returns whether the group is a query's.

@@ -29,7 +29,8 @@ pub struct Options {
     /// What a call does that finds no room.
     pub on_full: OnFull,
     /// Whether uses are counted also for consumers that cannot spill, so that texts and
-    /// [`HighwaterPool::consumers`] name them. They then cost as much as those that can spill.
+    /// [`HighwaterPool::consumers`] name them, and not only their query. They then cost as much as
+    /// those that can spill.
     pub tracks_all: bool,
 }
 

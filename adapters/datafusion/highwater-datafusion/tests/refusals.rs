@@ -1,5 +1,5 @@
 //! Promise: a refusal names the group that is full, its use and maximum, the largest consumers of
-//! the query and the setting to change; and options mean what they say, to the byte.
+//! the tenant and the setting to change; and options mean what they say, to the byte.
 
 mod support;
 
@@ -44,7 +44,8 @@ fn the_group_that_is_full_is_named_with_its_use_and_maximum() {
     let expected = "for join with 3.0 MB already allocated for this reservation - 2.0 MB remain \
                     available for the total memory pool: highwater(/org/a/etl-0, used: 3.0 MB, \
                     limit: 5.0 MB); group /org/a/etl-0 is full: 3.0 MB of 5.0 MB used, 1 query of \
-                    /org/a; raise its maximum (Group::set_max) or run fewer queries";
+                    /org/a; raise its maximum (Group::set_max) or run fewer queries; largest \
+                    consumers of /org/a: other memory of etl-0 3.0 MB";
     let text = refusal(&join, 3 * MIB);
     assert!(text.ends_with(expected), "{text}");
     let second = query(&a);
@@ -63,32 +64,38 @@ fn the_group_that_is_full_is_named_with_its_use_and_maximum() {
     assert_eq!((a.counts().refused_full, b.counts().refused_full), (2, 1));
 }
 
-// Goal: the three largest consumers are named, the largest first, without those that hold nothing;
-// consumers that cannot spill only if all are tracked, and no more than there are.
+// Goal: the three largest consumers of the tenant are named, with their queries, the largest first,
+// without those that hold nothing; and what a query has beside consumers that are counted, which
+// those that cannot spill are only if all are tracked. None of another tenant.
 #[test]
 fn the_three_largest_consumers_are_named() {
     for (tracks_all, expected) in [
         (
             true,
-            "; largest consumers of the query: e 5.0 MB, d 4.0 MB, c 3.0 MB",
+            "; largest consumers of /a: e of query-0 5.0 MB, d of query-0 4.0 MB, c of query-1 \
+             3.0 MB",
         ),
         (
             false,
-            "; largest consumers of the query: d 4.0 MB, b 2.0 MB",
+            "; largest consumers of /a: other memory of query-0 6.0 MB, d of query-0 4.0 MB, other \
+             memory of query-1 3.0 MB",
         ),
     ] {
-        let hw = manager(Bytes::mib(16));
+        let hw = manager(Bytes::mib(32));
         let mut options = Options::default();
         options.tracks_all = tracks_all;
-        let tenant = tenant(&hw, "a", Bytes::mib(16), options);
-        let pool = tenant.query().build().expect("no limits");
-        let shared: Arc<dyn MemoryPool> = Arc::clone(&pool) as _;
+        let [a, b] = ["a", "b"].map(|name| tenant(&hw, name, Bytes::mib(16), options.clone()));
+        let other = query(&b);
+        let other = spilling("other", &other);
+        other.try_grow(8 * MIB).expect("there is room");
+        let pools = [(); 2].map(|()| a.query().build().expect("no limits"));
         let all: Vec<_> = ["z", "y", "b", "c", "d", "e"]
             .into_iter()
             .enumerate()
             .map(|(mib, name)| {
+                let pool: Arc<dyn MemoryPool> = Arc::clone(&pools[mib / 2 % 2]) as _;
                 let register = if mib % 2 == 0 { spilling } else { holding };
-                let consumer = register(name, &shared);
+                let consumer = register(name, &pool);
                 consumer.try_grow(mib * MIB).expect("there is room");
                 consumer
             })
@@ -96,15 +103,15 @@ fn the_three_largest_consumers_are_named() {
         let text = refusal(&all[1], 2 * MIB);
         assert!(text.ends_with(expected), "{text}");
         all[4].shrink(4 * MIB);
-        let uses = pool.consumers().into_iter();
+        let uses = pools[0].consumers().into_iter();
         let uses: Vec<_> = uses
             .map(|it| (it.name, it.can_spill, it.bytes, it.peak))
             .collect();
         let d = ("d".to_owned(), true, Bytes::ZERO, Bytes::mib(4));
         assert!(uses.contains(&d), "{uses:?}");
-        assert_eq!(uses.len(), if tracks_all { 6 } else { 3 });
+        assert_eq!(uses.len(), if tracks_all { 4 } else { 2 });
         drop(all);
-        assert_eq!(pool.consumers(), []);
+        assert_eq!(pools[0].consumers(), []);
     }
 }
 
@@ -124,7 +131,10 @@ fn a_query_behind_others_and_one_that_was_stopped_are_told_so() {
         "there is no room"
     );
     let text = refusal(&join, MIB);
-    assert!(text.ends_with("; charges wait in line at /a: 1"), "{text}");
+    assert!(
+        text.contains("; charges wait in line at /a: 1; largest"),
+        "{text}"
+    );
     drop(in_line);
     let counts = tenant.counts();
     assert_eq!((counts.refused_behind, counts.refused_full), (1, 0));

@@ -73,7 +73,7 @@ fn a_refusal_is_resources_exhausted_with_the_usual_text() {
                  this reservation - 40.0 B remain available for the total memory pool: \
                  highwater(/pool/query-0, used: 60.0 B, limit: 100.0 B); group /pool is full: \
                  60.0 B of 100.0 B used, 1 query of /pool; raise its maximum (Group::set_max) or \
-                 run fewer queries; largest consumers of the query: sort 60.0 B";
+                 run fewer queries; largest consumers of /pool: sort of query-0 60.0 B";
     assert!(text.contains(usual), "{text}");
 }
 
