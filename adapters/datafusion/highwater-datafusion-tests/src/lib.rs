@@ -334,6 +334,23 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Describes it in a line.
+    #[must_use]
+    pub fn describe(&self, pools: Pools) -> String {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let failed = self.failed();
+        let names: String = failed.iter().map(|(name, _)| format!(" {name}")).collect();
+        format!(
+            "{pools}: {} of {} failed, {:.1} s, peak {:.1} MiB, spilled {:.1} MiB, {} waited{names}",
+            failed.len(),
+            QUERIES.len(),
+            self.elapsed.as_secs_f64(),
+            mib(self.peak),
+            mib(self.spilled),
+            self.waited,
+        )
+    }
+
     /// Returns the queries that failed.
     #[must_use]
     pub fn failed(&self) -> Vec<(&'static str, &DataFusionError)> {
@@ -449,6 +466,29 @@ pub async fn scenario(pools: Pools, rows: u64, seed: u64) -> Result<Outcome> {
         elapsed,
         waited: tenants.iter().map(|tenant| tenant.counts().waited).sum(),
     })
+}
+
+/// Returns a limit under which one `FairSpillPool` for all failed no query, half of what they like
+/// or somewhat more, and what happened then.
+///
+/// # Errors
+///
+/// As [`scenario`].
+///
+/// # Panics
+///
+/// When it fails with any limit.
+pub async fn limit_for_fair_spill(rows: u64, seed: u64) -> Result<(u64, Outcome)> {
+    let unlimited = scenario(Pools::Unlimited, rows, seed).await?;
+    let mut limit = unlimited.peak / 2;
+    loop {
+        let fair = scenario(Pools::FairSpill(limit), rows, seed).await?;
+        if fair.failed().is_empty() {
+            return Ok((limit, fair));
+        }
+        assert!(limit < unlimited.peak * 8, "it fails with any limit");
+        limit += limit / 4;
+    }
 }
 
 /// Waits until nothing is charged and no query has a group. A runtime drops the tasks of a query
