@@ -229,6 +229,23 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
     }
 }
 
+// Symptom: the lower bound of a group's peak fell when words of more CPUs became live. Method: a
+// large charge on one CPU, and small ones later on others.
+#[test]
+fn the_lower_bound_of_a_peak_never_falls() {
+    let tree = GroupTree::new(8);
+    let group = child(&tree.root(), "group", Bytes::MAX.0);
+    drop(group.at(CpuId(0)).try_charge(Bytes::mib(4)).unwrap());
+    let mut before = group.peak();
+    for on in (1..8).map(CpuId) {
+        drop(group.at(on).try_charge(Bytes(1)).unwrap());
+        let now = group.peak();
+        assert!(before.low <= now.low && before.high <= now.high, "{now}");
+        assert!(now.contains(Bytes::mib(4)), "{now}");
+        before = now;
+    }
+}
+
 // Goal: an exact read is exact while other groups work, and so is the interval around it. Method:
 // one thread resizes a charge of its own group and compares; three others churn sibling groups.
 #[test]

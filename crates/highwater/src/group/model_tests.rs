@@ -25,7 +25,8 @@ struct Member {
     max: u64,
     used: u64,
     peak: u64,
-    peak_shown: u64,
+    /// Lower bound and value as last read.
+    peak_shown: (Bytes, Bytes),
     refused: u64,
     forced_over: u64,
     guards: Vec<NodeCharge>,
@@ -53,7 +54,7 @@ impl Model {
             max: Bytes::MAX.0,
             used: 0,
             peak: 0,
-            peak_shown: 0,
+            peak_shown: (Bytes::ZERO, Bytes::ZERO),
             refused: 0,
             forced_over: 0,
             guards: Vec::new(),
@@ -245,7 +246,7 @@ impl Model {
                     max,
                     used: 0,
                     peak: 0,
-                    peak_shown: 0,
+                    peak_shown: (Bytes::ZERO, Bytes::ZERO),
                     refused: 0,
                     forced_over: 0,
                     guards: Vec::new(),
@@ -502,8 +503,9 @@ impl Model {
                     "{peak} for {}",
                     member.peak
                 );
-                assert!(peak.value.0 >= member.peak_shown, "a peak decreased");
-                member.peak_shown = peak.value.0;
+                let (low, value) = member.peak_shown;
+                assert!(peak.low >= low && peak.value >= value, "a peak decreased");
+                member.peak_shown = (peak.low, peak.value);
             }
             if !member.is_removed || used > Bytes::ZERO {
                 assert_eq!(ids.insert(node.id(), at), None, "two groups have one id");

@@ -124,7 +124,11 @@ impl Groups {
     /// See [`GroupNode::peak`](crate::group::GroupNode::peak).
     pub(in crate::group) fn peak(&self, group: GroupId) -> Estimate<Bytes> {
         let slot = self.slot(group);
-        below(slot.ledger.peak(), slot.holders_peak())
+        // In this order: the words that have a part of the peak were counted before it was raised.
+        let peak = slot.ledger.peak();
+        let bounds = below(peak, slot.holders_peak());
+        let low = Bytes(slot.raise_peak_low(bounds.low.0));
+        Estimate { low, ..bounds }
     }
 
     /// See [`GroupNode::account`](crate::group::GroupNode::account).

@@ -90,7 +90,8 @@ pub(in crate::group) struct Ledger {
     /// with the group's slot claimed. Read by: any thread that has read the version.
     max: [AtomicU64; 2],
     /// Highest `reserved` that a successful charge has seen. Written by: charges before they
-    /// succeed. Read by: readers of the peak. Publishes: nothing.
+    /// succeed. Read by: readers of the peak. Publishes: that the words which have a part of it are
+    /// counted.
     peak: AtomicU64,
 }
 
@@ -248,15 +249,15 @@ impl Ledger {
 
     /// Returns the highest reservation that a successful charge has seen.
     pub(in crate::group) fn peak(&self) -> u64 {
-        // Relaxed: a maximum of values, ordered with nothing.
-        self.peak.load(Ordering::Relaxed)
+        // Acquire. Pairs with: the release of `raise_peak`: the words that held a part of it are
+        // counted.
+        self.peak.load(Ordering::Acquire)
     }
 
     pub(in crate::group) fn raise_peak(&self, reserved: u64) {
         if self.peak() < reserved {
-            // Relaxed: a maximum of values; a thread that learns of the charge's success by
-            // synchronization sees it.
-            self.peak.fetch_max(reserved, Ordering::Relaxed);
+            // Release. Pairs with: the acquire of `peak`.
+            self.peak.fetch_max(reserved, Ordering::Release);
         }
     }
 

@@ -91,6 +91,9 @@ pub(in crate::group) struct Slot {
     holders: AtomicU64,
     /// Highest number that `holders` had. Written and read as `holders`.
     holders_peak: AtomicU64,
+    /// Highest lower bound of the peak that a read had: more words later do not lower it.
+    /// Written and read by: reads of the peak. Publishes: nothing.
+    peak_low: AtomicU64,
     standing: StandingWord,
     pub(in crate::group) ledger: CachePadded<Ledger>,
     /// The words of the CPU that charged here first.
@@ -128,6 +131,7 @@ impl Slot {
             ledger: CachePadded::new(Ledger::new()),
             holders: AtomicU64::new(0),
             holders_peak: AtomicU64::new(0),
+            peak_low: AtomicU64::new(0),
             standing: StandingWord::new(),
             gates,
             touched: AtomicU64::new(0),
@@ -289,8 +293,9 @@ impl Slot {
         self.parent
             .store(parent.map_or(NO_PARENT, |id| id.0), Ordering::Relaxed);
         self.ledger.renew_peak();
-        // Relaxed: a statistic; published as above.
+        // Relaxed, both: statistics; published as above.
         self.holders_peak.store(0, Ordering::Relaxed);
+        self.peak_low.store(0, Ordering::Relaxed);
         if self.touched() != 0 {
             // Pairs with `touch`; SeqCst as there.
             self.touched.store(0, Ordering::SeqCst);
@@ -519,6 +524,15 @@ impl Slot {
     pub(in crate::group) fn holders_peak(&self) -> u64 {
         // Relaxed: a statistic.
         self.holders_peak.load(Ordering::Relaxed)
+    }
+
+    /// Raises the lower bound of the peak to `low`; returns the highest so far.
+    pub(in crate::group) fn raise_peak_low(&self, low: u64) -> u64 {
+        // Relaxed, both: see the field. A read alone keeps the line clean.
+        match self.peak_low.load(Ordering::Relaxed) {
+            before if before >= low => before,
+            _ => self.peak_low.fetch_max(low, Ordering::Relaxed).max(low),
+        }
     }
 
     /// Counts a word before it becomes live.
