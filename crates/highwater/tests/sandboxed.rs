@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use highwater::frame::Tunables;
 use highwater::lab::percpu::harness::{allowed_cpus, pin, run_on, skipped, this_thread};
 use highwater::units::CpuId;
 use highwater::{
@@ -207,6 +208,12 @@ fn the_background_thread_goes_on_where_no_other_cpu_can_be_reached() {
         &[libc::SYS_membarrier, libc::SYS_sched_setaffinity],
         errno_of(&case),
     );
+    // New tunables reach the lists that can be reached. They panicked.
+    let fixed = Tunables::default().with("percpu_pagelist_high_fraction", 8);
+    for tunables in [fixed.unwrap(), Tunables::default()] {
+        hw.set_tunables(tunables);
+        assert_eq!(hw.zoneinfo().tunables, tunables);
+    }
     thread::sleep(Duration::from_millis(2500));
     let deadline = Instant::now() + Duration::from_millis(100);
     let mut waiting = Box::pin(group.charge_async(Bytes(1)).with_deadline(deadline));

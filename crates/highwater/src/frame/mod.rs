@@ -109,6 +109,8 @@ struct Knobs {
     tunables: Tunables,
     /// Number of [`ListsDisabled`] guards.
     disabled: u32,
+    /// Whether some lists have former rules, because the system let no thread reach them.
+    is_unreached: bool,
 }
 
 /// Marks that pages are being reclaimed while this lives: lists keep few frames.
@@ -298,6 +300,7 @@ impl FramePool {
         let knobs = Knobs {
             tunables,
             disabled: 0,
+            is_unreached: false,
         };
         Ok(Self {
             lists,

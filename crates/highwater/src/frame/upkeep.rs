@@ -41,6 +41,9 @@ impl FramePool {
     /// to the zones. To be called once in each [`decay interval`](Tunables::decay_interval).
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn decay_tick(&self) -> Pages {
+        if self.knobs.lock().is_unreached {
+            self.turn(|_| ());
+        }
         let decayed = self.lists.decay(&self.stock);
         self.stock.backend.splice();
         decayed
@@ -63,7 +66,8 @@ impl FramePool {
         ListsDisabled(self)
     }
 
-    /// Sets the tunables. Lists above their new limit drain to the zones before this returns.
+    /// Sets the tunables. Lists above their new limit drain to the zones before this returns; those
+    /// that the system lets no thread reach keep their limits until one can.
     #[cfg_attr(feature = "lab", visibility::make(pub))]
     pub(crate) fn set_tunables(&self, tunables: Tunables) {
         self.turn(|knobs| knobs.tunables = tunables);
@@ -78,7 +82,7 @@ impl FramePool {
             0 => rules,
             _ => rules.disabled(),
         };
-        self.lists.set_rules(&self.stock, rules);
+        knobs.is_unreached = !self.lists.set_rules(&self.stock, rules);
     }
 
     /// Returns the current tunables.

@@ -464,19 +464,23 @@ impl PcpLists {
         }
     }
 
-    /// Replaces the rules of all lists; those that hold too many frames drain to the zones.
-    pub(in crate::frame) fn set_rules(&self, stock: &Stock, rules: Rules) {
-        for cpu in self.stacks.cpus() {
-            let mut list = self.lock(cpu);
-            let mut excess = list.set_rules(rules);
-            while excess > 0 {
-                let drained = self.drain_list(stock, At::On(cpu), list, excess, Order::ZERO);
-                if drained == Pages::ZERO {
-                    break;
-                }
-                list = self.lock(cpu);
-                excess = list.set_rules(rules);
+    /// Replaces the rules of all lists that the thread can reach; those that hold too many frames
+    /// drain to the zones. Returns whether it has reached all.
+    pub(in crate::frame) fn set_rules(&self, stock: &Stock, rules: Rules) -> bool {
+        let cpus = self.stacks.cpus();
+        // No short circuit: each list is tried.
+        cpus.fold(true, |all, cpu| self.set_rules_of(stock, cpu, rules) & all)
+    }
+
+    fn set_rules_of(&self, stock: &Stock, cpu: CpuId, rules: Rules) -> bool {
+        // Terminates: a list that takes no more frames than the rules allow has no excess.
+        while let Some(mut list) = self.reach(cpu) {
+            let excess = list.set_rules(rules);
+            let drain = |list| self.drain_list(stock, At::On(cpu), list, excess, Order::ZERO);
+            if excess == 0 || drain(list) == Pages::ZERO {
+                return true;
             }
         }
+        false
     }
 }
