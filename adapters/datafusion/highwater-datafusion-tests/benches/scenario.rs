@@ -1,5 +1,5 @@
-//! Question: how long do six queries of two tenants take under Highwater, beside the same six under
-//! one `FairSpillPool` of the same size that fails none of them, and how much do they write to disk?
+//! Question: how long do six queries of two tenants take under Highwater, and how much do they
+//! write to disk, beside the same six under one `FairSpillPool` of the same size that fails none?
 //!
 //! Command: `cargo bench -p highwater-datafusion-tests`, in `adapters/datafusion`; 20 seeds, or
 //! `SCENARIO_RUNS`. Highwater and its adapter are optimised, and DataFusion is not: that takes four

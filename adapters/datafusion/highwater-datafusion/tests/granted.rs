@@ -1,50 +1,18 @@
 //! Promise: a charge that is granted, and its return, allocate nothing.
-#![expect(unsafe_code, reason = "counts the allocator's calls")]
 
 #[expect(dead_code, reason = "other tests use more of it")]
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::Arc;
 
+use allocation_counter::measure;
 use datafusion_execution::memory_pool::MemoryPool;
 use futures::executor::block_on;
 use highwater::Bytes;
 use highwater_datafusion::Options;
 
 use support::{MIB, holding, manager, spilling, tenant};
-
-thread_local! {
-    /// Allocations of this thread.
-    static NR: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    /// # Safety
-    ///
-    /// As for the trait.
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        NR.set(NR.get() + 1);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    /// # Safety
-    ///
-    /// As for the trait.
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 // Goal: no call allocates that is granted: of consumers that can spill and cannot, below the floor
 // of fairness and above it, of queries with a reserve and without, within it and beyond it. Method:
@@ -67,23 +35,19 @@ fn a_granted_charge_allocates_nothing() {
                 for held in [1, 6 * MIB, 20 * MIB] {
                     let consumer = register("sort", &pool);
                     consumer.try_grow(held).expect("there is room");
-                    let round = || {
-                        let before = NR.get();
+                    let calls = || {
                         for _ in 0..CALLS {
                             consumer.try_grow(4096).expect("there is room");
                             consumer.grow(100);
                             consumer.shrink(4196);
                         }
-                        NR.get() - before
                     };
-                    let mut rounds = std::iter::repeat_with(round).take(ROUNDS);
-                    let is_free = rounds.any(|allocations| allocations == 0);
+                    let is_free = (0..ROUNDS).any(|_| measure(calls).count_total == 0);
                     assert!(is_free, "with {held} B, {kind} a reserve");
                 }
             }
         }
     }
-    let before = NR.get();
-    drop(black_box(Box::new(0)));
-    assert_eq!(NR.get(), before + 1, "allocations are counted");
+    let counted = measure(|| drop(black_box(Box::new(0))));
+    assert_eq!(counted.count_total, 1, "allocations are counted");
 }
