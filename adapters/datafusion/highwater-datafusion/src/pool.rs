@@ -365,12 +365,12 @@ impl HighwaterPool {
         let group = self.group().map_err(no_group)?;
         let consumer = reservation.consumer();
         let slot = self.slot(consumer);
-        let held = reservation.size() as u64;
-        if held > self.floor
+        // Of all reservations of the consumer: no less than this one holds, and near.
+        if let Some(slot) = slot
+            && slot.bytes() > self.floor
             && consumer.can_spill()
-            && let Some(slot) = slot
         {
-            self.may_have(slot, held, bytes)?;
+            self.may_have(slot, reservation, bytes)?;
         }
         if let Err(refusal) = self.try_take(group, bytes) {
             // The query fails where this is refused.
@@ -386,11 +386,19 @@ impl HighwaterPool {
         Ok(())
     }
 
-    /// Checks whether a consumer that can spill may have `bytes` more, by a reservation that holds
-    /// `held`.
+    /// Checks whether a consumer that can spill may have `bytes` more by this reservation.
     #[cold]
     #[inline(never)]
-    fn may_have(&self, slot: &Slot, held: u64, bytes: u64) -> Result<(), Reason> {
+    fn may_have(
+        &self,
+        slot: &Slot,
+        reservation: &MemoryReservation,
+        bytes: u64,
+    ) -> Result<(), Reason> {
+        let held = reservation.size() as u64;
+        if held <= self.floor {
+            return Ok(());
+        }
         self.shared().may_have(&Request {
             of_consumer: slot.bytes(),
             held,
