@@ -1,6 +1,6 @@
 //! Promise: the metadata of a frame, in memory and pool, takes at most 64 bytes; of that, at most
-//! two bits in the trees of free frames. A file costs no memory for its length, and the LSNs of
-//! pages 16 bytes a frame, once there is one.
+//! two bits in the trees of free frames. A file costs no memory for its length, its page tables as
+//! much as its mapped pages need, and the LSNs of pages 16 bytes a frame, once there is one.
 #![expect(unsafe_code, reason = "counts the allocator's calls")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -93,7 +93,7 @@ impl Backing for Zeros {
 }
 
 // Goal: a file of 2^44 pages, 64 PiB, costs as much as one of a page until it is mapped, a mapping
-// of it 2 MiB and as much for each part in use, and all of that is given back; LSNs cost nothing
+// of it at most 2 MiB, beside its leaves, and all of that is given back; LSNs cost nothing
 // before the first, and then 16 bytes a frame. Method: the allocator's bytes, in a manager without
 // threads.
 #[expect(clippy::print_stdout, reason = "shown with the test's output")]
@@ -127,7 +127,7 @@ fn what_files_and_lsns_take() {
     let mapped = IN_USE.load(Ordering::Relaxed) - before;
     println!("a mapping of it takes {mapped} bytes, two pages in use");
     assert!(
-        mapped < 6 << 20,
+        mapped < 2 << 20,
         "{mapped} bytes for a mapping of which two pages are in use"
     );
     let before_lsns = IN_USE.load(Ordering::Relaxed);
@@ -144,12 +144,72 @@ fn what_files_and_lsns_take() {
     hw.drop_caches();
 }
 
+/// Returns the bytes of the process that are in memory.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("a Linux system");
+    let pages = statm.split(' ').nth(1).expect("the second number");
+    pages.parse::<u64>().expect("a number of pages") * 4096
+}
+
+// Goal: the page table of a sparse mapping takes memory for the pages that are mapped, and gives it
+// back when they go. Method: random pages of a file of 2^44 pages, each of which has a leaf for
+// itself and two nodes above it, through 4,096 frames; the process's memory after twice as many
+// pages as there are frames, after ten times as many more, and when all have been evicted.
+#[expect(clippy::print_stdout, reason = "shown with the test's output")]
+fn what_a_sparse_mapping_takes() {
+    const FRAMES: u64 = 4096;
+    const PAGE: u64 = 4096;
+    let hw = Manager::builder()
+        .capacity(Pages(FRAMES).bytes())
+        .background(Background::Off);
+    let hw = hw.build().expect("a small manager");
+    let len = 1 << 44;
+    let storage = Arc::new(Zeros(len * PAGE));
+    let file = hw.open_backing(storage, Access::ReadWrite).expect("a file");
+    let map = hw.space(&hw.root()).map_file(&file, 0..len);
+    let map = map.expect("the whole file");
+    let mut state = 1_u64;
+    let mut touch = |pages: u64| {
+        for _ in 0..pages {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            map.read_latched(state >> 20)
+                .expect("a clean page can be evicted");
+        }
+    };
+    let before = resident();
+    touch(2 * FRAMES);
+    let warm = resident();
+    touch(20 * FRAMES);
+    let after = resident();
+    assert!(hw.drop_caches() > Pages::ZERO);
+    let empty = resident();
+    println!(
+        "a sparse mapping takes {} bytes, {} later, {empty} empty",
+        warm - before,
+        after - before
+    );
+    // The frames, three pages for each, the root, and what there is about frames, once.
+    let most = FRAMES * PAGE + 3 * FRAMES * PAGE + (8 << 20);
+    assert!(warm - before < most, "{} bytes", warm - before);
+    let grown = after.saturating_sub(warm);
+    assert!(
+        grown < 4 << 20,
+        "{grown} bytes more for pages that came and went"
+    );
+    let given = after.saturating_sub(empty);
+    assert!(
+        given > 2 * FRAMES * PAGE,
+        "{given} bytes given back with the last pages"
+    );
+}
+
 // Goal: the metadata of a frame is small, also with more CPUs than trees. Method: an allocator that
 // counts, and memories and pools of two sizes, between which only per-frame metadata grows; then
 // all of one pool, rings of its lists included. One test, so that nothing else is counted.
 #[test]
 fn what_is_kept_about_a_frame_takes_few_bytes() {
     what_files_and_lsns_take();
+    what_a_sparse_mapping_takes();
     drop(FramePool::new(memory(FEW), 1).expect("for allocations that happen once"));
     let words = bits_a_frame(memory);
     let pool = |pages| FramePool::new(memory(pages), 1).expect("a pool");

@@ -166,7 +166,7 @@ impl VmArea {
     /// Returns whether a page was unmapped.
     #[must_use]
     pub fn is_hole(&self, page: MapPage) -> bool {
-        self.table.get(page.0).is_hole()
+        self.table.is_hole(page.0)
     }
 
     /// Returns the bytes of a page of a read-only file if the page table names its frame and the

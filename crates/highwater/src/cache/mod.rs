@@ -41,6 +41,7 @@ mod key;
 mod latch;
 mod leaves;
 mod lookup;
+mod nodes;
 mod outcome;
 mod readahead;
 mod resize;
@@ -60,6 +61,8 @@ mod gather_tests;
 mod index_loom;
 #[cfg(all(test, loom))]
 pub(crate) mod loom;
+#[cfg(all(test, loom))]
+mod table_loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

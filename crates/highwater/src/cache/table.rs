@@ -14,42 +14,31 @@
 //!
 //! A thread that holds the page (borrow, pin or latch) may install; any thread may clear; the
 //! thread that clears an entry lowers the frame's count (`mapcount`). Each transition is one atomic
-//! step on the word (an install into a leaf that may be punched takes two, below), so that each
-//! installed frame is taken out once.
+//! step on the word, so that each installed frame is taken out once.
 //!
-//! Entries are in leaves, which are allocated when a page of theirs is first installed and need not
-//! be visited before. A table of up to 2^18 pages (1 GiB) has one flat array, in memory that the
-//! system commits as it is written: one load reaches an entry. In a larger table each leaf has its
-//! own memory. A leaf has 512 entries, or up to 2^18 if the table would otherwise have more than
-//! 16,384 leaves.
+//! A table of up to 2^18 pages (1 GiB) is one flat array, in memory that the system commits as it
+//! is written: one load reaches an entry. A larger one has leaves of 512 entries, which come with
+//! the first page that is installed there, and go with the last (module `leaves`): it costs memory
+//! for the parts in use, whatever its length.
 //!
-//! A leaf with own memory that is unmapped as a whole is *punched*: its absent entries are holes,
-//! and are not written, or a mapping with a few pages in each of many leaves would commit its whole
-//! table when it goes. An install *reserves* an absent entry of such memory, looks whether the leaf
-//! is punched, and only then makes the entry present, if it is still reserved by the same call. So
-//! no hole is ever present, also not for a moment.
+//! Entries that are unmapped as a whole leaf are not written, if none was in use.
 //!
-//! The module `leaves` holds the directory of leaves: a table costs memory for the parts in use,
-//! whatever its length.
-//!
-//! Deviation: unlike hardware tables, at most two levels, and no dirty bit, because writers mark
-//! the frame itself under its latch.
+//! Deviation: unlike hardware tables, up to 512 GiB at most two levels, and no dirty bit, because
+//! writers mark the frame itself under its latch.
 
 use std::fmt;
-use std::iter;
 use std::ops::Range;
-use std::ptr;
 
-use super::leaves::{LEAVES_SHIFT, Leaf, Leaves, OwnLeaf};
+use super::leaves::{HeldLeaf, Leaves};
+use super::nodes::NODE_SHIFT;
 use crate::memmap::zeroed;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread;
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::units::Pfn;
 
-/// Entries of a leaf, as a power of two: one page of them. Few in models.
-const LEAF_SHIFT_MIN: u32 = if cfg!(loom) { 1 } else { 9 };
-/// At most this many entries, 2 MiB, are allocated at once or form a flat array.
-const LEAF_SHIFT_MAX: u32 = if cfg!(loom) { 2 } else { 18 };
+/// Most entries of a flat array, 2 MiB, as a power of two. Few in models.
+const FLAT_SHIFT: u32 = if cfg!(loom) { 2 } else { 18 };
+/// Entries of a leaf, or of a part of a flat array that is known to be unused.
+const LEAF: u64 = 1 << NODE_SHIFT;
 
 /// Contents of an entry: one word, changed by [`PageTable`] only.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,8 +52,6 @@ impl Entry {
     pub(super) const ABSENT: Self = Self(0);
     const SWAPPED: Self = Self(1 << 32);
     const HOLE: Self = Self(1 << 33);
-    /// Set in an entry that is absent and about to be made present, in a leaf with own memory.
-    const RESERVED: u64 = 1 << 59;
     const PRESENT: u64 = 1 << 60;
     const YOUNG_SHIFT: u32 = 61;
     const YOUNG: u64 = (Self::YOUNG_MAX as u64) << Self::YOUNG_SHIFT;
@@ -116,21 +103,6 @@ impl Entry {
         self.0 == Self::HOLE.0
     }
 
-    /// Returns the reservation of one call, which knows it by an address on its stack: no other
-    /// call makes an entry equal to it.
-    fn reserved_by<T>(local: &T) -> Self {
-        let address = ptr::from_ref(local).addr() as u64;
-        Self(Self::RESERVED | address & (Self::RESERVED - 1))
-    }
-
-    const fn is_reserved(self) -> bool {
-        self.0 & (Self::PRESENT | Self::RESERVED) == Self::RESERVED
-    }
-
-    const fn is_absent(self) -> bool {
-        self.0 == Self::ABSENT.0 || self.is_reserved()
-    }
-
     const fn without_young(self) -> Self {
         Self(self.0 & !(Self::YOUNG | Self::OFTEN))
     }
@@ -171,14 +143,24 @@ pub(super) enum Installed {
 /// The entries of one mapping.
 pub(super) struct PageTable {
     /// The entries of a table of up to 2^18 pages; empty for a larger one.
-    side_by_side: Box<[AtomicU64]>,
-    leaves: Leaves,
-    leaf_shift: u32,
-    /// The part of a page's number that indexes its leaf.
-    slot_mask: u64,
+    flat: Box<[AtomicU64]>,
+    /// By part of the flat array: a [`part`]. Written by: threads that install there first, or
+    /// unmap all of it. Read by: any thread. Publishes: nothing; a thread that is told of an
+    /// entry sees the part in use.
+    parts: Box<[AtomicU8]>,
+    /// The entries of a larger table.
+    leaves: Option<Leaves>,
     len: u64,
     /// Maximum of the access count.
     young_max: u32,
+}
+
+/// States of a part of a flat array.
+mod part {
+    pub(super) const UNUSED: u8 = 0;
+    pub(super) const USED: u8 = 1;
+    /// All entries are holes, and none is written.
+    pub(super) const HOLES: u8 = 2;
 }
 
 impl PageTable {
@@ -186,45 +168,60 @@ impl PageTable {
     /// 3.
     pub(super) fn new(len: u64, young_max: u32) -> Self {
         debug_assert!(young_max <= Entry::YOUNG_MAX, "{young_max} accesses");
-        let bits = len.max(1).next_power_of_two().ilog2();
-        let leaf_shift = bits
-            .saturating_sub(LEAVES_SHIFT)
-            .clamp(LEAF_SHIFT_MIN, LEAF_SHIFT_MAX);
-        let nr_side_by_side = if bits <= LEAF_SHIFT_MAX { len } else { 0 };
-        let nr_leaves = len.div_ceil(1 << leaf_shift);
+        let is_flat = len <= 1 << FLAT_SHIFT;
+        let nr_flat = if is_flat { index_of(len) } else { 0 };
         Self {
-            side_by_side: entries(nr_side_by_side),
-            leaves: Leaves::new(nr_leaves),
-            leaf_shift,
-            slot_mask: (1 << leaf_shift) - 1,
+            flat: zeroed(nr_flat),
+            parts: zeroed(nr_flat.div_ceil(index_of(LEAF))),
+            leaves: (!is_flat).then(|| Leaves::new(len)),
             len,
             young_max,
         }
     }
 
-    /// Returns a page's current entry.
+    /// Returns a page's current entry. One that names a frame is a hint: in a large table it may be
+    /// another page's, whose leaf is where the page's own was a moment before.
     #[inline]
     pub(super) fn get(&self, page: u64) -> Entry {
         // Relaxed: the frame's own word decides.
-        let entry = match self.existing(page) {
-            Some(Some(word)) => Entry(word.load(Ordering::Relaxed)),
-            Some(None) => return Entry::HOLE,
-            None => return Entry::ABSENT,
-        };
-        if !entry.is_absent() {
-            return entry;
-        }
-        match self.own_leaf(page).is_some_and(OwnLeaf::is_punched) {
-            true => Entry::HOLE,
-            false => Entry::ABSENT,
+        let hint = self
+            .word(page)
+            .map(|word| Entry(word.load(Ordering::Relaxed)));
+        match hint {
+            Some(entry) if entry.pfn().is_some() => entry,
+            _ => self.get_exactly(page),
         }
     }
 
-    /// Returns a page's current entry, if the table has a flat array.
+    /// Returns whether a page was unmapped.
+    pub(super) fn is_hole(&self, page: u64) -> bool {
+        self.get_exactly(page).is_hole()
+    }
+
+    /// As [`get`](Self::get), but an entry that names a frame was the page's, unless the page was
+    /// absent or swapped meanwhile.
+    fn get_exactly(&self, page: u64) -> Entry {
+        let Some(leaves) = &self.leaves else {
+            let is_holes = self.part_of(page).load(Ordering::Relaxed) == part::HOLES;
+            let entry = Entry(self.flat[index_of(page)].load(Ordering::Relaxed));
+            return if is_holes { Entry::HOLE } else { entry };
+        };
+        let (leaf, slot) = split(page);
+        match leaves.look(leaf, slot).map(Entry) {
+            Some(entry) if entry == Entry::ABSENT || entry.pfn().is_some() => entry,
+            _ => match leaves.hold_or_lock(leaf) {
+                HeldLeaf::Leaf(hold) => Entry(hold.words[slot].load(Ordering::Relaxed)),
+                HeldLeaf::Nothing => Entry::ABSENT,
+                HeldLeaf::Holes => Entry::HOLE,
+            },
+        }
+    }
+
+    /// Returns a page's current entry, if the table is flat.
     #[inline(always)]
     pub(super) fn get_at_once(&self, page: u64) -> Option<Entry> {
-        // Entries of a leaf that was not allocated, or of holes, are absent.
-        let word = self.side_by_side.get(usize::try_from(page).ok()?)?;
+        // Entries of an unused part, or of holes, are absent.
+        let word = self.flat.get(usize::try_from(page).ok()?)?;
         // Relaxed: as in `get`.
         Some(Entry(word.load(Ordering::Relaxed)))
     }
@@ -241,10 +238,15 @@ impl PageTable {
 
     #[cold]
     fn touch_slowly(&self, page: u64, seen: Entry) -> Option<u32> {
-        let word = self.existing(page)??;
+        let word = self.word(page)?;
+        // Before the exchange, which commits memory also where it fails.
+        if word.load(Ordering::Relaxed) != seen.0 {
+            return None;
+        }
         let touched = seen.touched(self.young_max);
         // Relaxed: the page's flag orders it. Failure means that the entry changed meanwhile, and
-        // loses one access: at worst a second chance.
+        // loses one access: at worst a second chance. In a leaf that has become another one since,
+        // the access counts for another page that was in the frame.
         let result = word.compare_exchange(seen.0, touched.0, Ordering::Relaxed, Ordering::Relaxed);
         result.is_ok().then(|| seen.young())
     }
@@ -257,14 +259,28 @@ impl PageTable {
     ///
     /// When the entry names another frame: a page is in one frame at a time.
     pub(super) fn install(&self, page: u64, pfn: Pfn) -> Installed {
-        let Some(word) = self.word(page) else {
+        let Some(leaves) = &self.leaves else {
+            return match self.use_part(page) {
+                true => self.install_in(&self.flat[index_of(page)], page, pfn),
+                false => Installed::Hole,
+            };
+        };
+        let (leaf, slot) = split(page);
+        let Some(hold) = leaves.hold_or_make(leaf) else {
             return Installed::Hole;
         };
-        let own = self.own_leaf(page);
+        let installed = self.install_in(&hold.words[slot], page, pfn);
+        if installed == Installed::Now(Entry::ABSENT) {
+            hold.keep_for_entry();
+        }
+        installed
+    }
+
+    fn install_in(&self, word: &AtomicU64, page: u64, pfn: Pfn) -> Installed {
         // Relaxed: the exchange below decides.
         let mut seen = Entry(word.load(Ordering::Relaxed));
         // Terminates: an entry that fails the exchange has become present, swapped or a hole, or
-        // was marked, or reserved by another thread, which gets time to go on.
+        // was marked.
         loop {
             if seen.is_hole() {
                 return Installed::Hole;
@@ -273,21 +289,10 @@ impl PageTable {
                 assert_eq!(there, pfn, "page {page} of a mapping is in two frames");
                 return Installed::Before;
             }
-            if let Some(own) = own.filter(|_| seen.is_absent()) {
-                match own.reserve(word, seen, Entry::reserved_by(&seen)) {
-                    Reserved::By(this) => seen = this,
-                    Reserved::Hole => return Installed::Hole,
-                    Reserved::Changed(now) => {
-                        seen = now;
-                        continue;
-                    }
-                }
-            }
             let present = Entry::present(pfn).touched(self.young_max);
-            // Release. Pairs with: the acquire of `clear` and `punch`: the count that the caller
-            // raised is lowered after that, never before.
+            // Release. Pairs with: the acquire of `clear_in` and `punch_in`: the count that the
+            // caller raised is lowered after that, never before.
             match word.compare_exchange(seen.0, present.0, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) if seen.is_absent() => return Installed::Now(Entry::ABSENT),
                 Ok(_) => return Installed::Now(seen),
                 Err(now) => seen = Entry(now),
             }
@@ -297,101 +302,121 @@ impl PageTable {
     /// Clears an entry that names `pfn` and leaves `left`. Returns the former entry, or `None` if
     /// it named another frame or none.
     pub(super) fn clear(&self, page: u64, pfn: Pfn, left: Left) -> Option<Entry> {
-        let word = self.existing(page).flatten()?;
         let left = match left {
             Left::Absent => Entry::ABSENT,
             Left::Swapped => Entry::SWAPPED,
         };
-        // Relaxed: the exchange below decides.
-        let mut seen = Entry(word.load(Ordering::Relaxed));
-        // Terminates: it fails only when the mark has grown, which is bounded, or the frame is
-        // gone.
-        while seen.pfn() == Some(pfn) {
-            // Acquire. Pairs with: the release of `install`.
-            match word.compare_exchange(seen.0, left.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(seen),
-                Err(now) => seen = Entry(now),
+        self.change(page, |word| {
+            // Relaxed: the exchange below decides.
+            let mut seen = Entry(word.load(Ordering::Relaxed));
+            // Terminates: it fails only when the mark has grown, which is bounded, or the frame is
+            // gone.
+            while seen.pfn() == Some(pfn) {
+                // Acquire. Pairs with: the release of `install_in`.
+                match word.compare_exchange(seen.0, left.0, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return Some((seen, left)),
+                    Err(now) => seen = Entry(now),
+                }
             }
-        }
-        None
+            None
+        })
+    }
+
+    /// Changes an entry by `step`, which returns it as it was, and as it is now; not one of a leaf
+    /// that is not there.
+    fn change(
+        &self,
+        page: u64,
+        step: impl FnOnce(&AtomicU64) -> Option<(Entry, Entry)>,
+    ) -> Option<Entry> {
+        let Some(leaves) = &self.leaves else {
+            return step(&self.flat[index_of(page)]).map(|(was, _)| was);
+        };
+        let (leaf, slot) = split(page);
+        let HeldLeaf::Leaf(mut hold) = leaves.hold(leaf) else {
+            return None;
+        };
+        let (was, is) = step(&hold.words[slot])?;
+        debug_assert!(was != Entry::ABSENT, "an entry is filled by `install`");
+        hold.end_for_entries(u64::from(is == Entry::ABSENT));
+        Some(was)
     }
 
     /// Clears the swap mark of entries whose pages are no longer in swap; returns their number.
     pub(super) fn take_swapped(&self, pages: Range<u64>, is_swapped: impl Fn(u64) -> bool) -> i64 {
         let mut taken = 0;
-        for (page, word) in self.made_within(pages) {
-            // Relaxed, all: it publishes nothing.
-            let (seen, absent) = (Entry(word.load(Ordering::Relaxed)), Entry::ABSENT.0);
+        self.for_each_within(pages, |page, seen| {
             if seen.is_swapped() && !is_swapped(page) {
-                let result =
-                    word.compare_exchange(seen.0, absent, Ordering::Relaxed, Ordering::Relaxed);
-                taken += i64::from(result.is_ok());
+                let (from, to) = (Entry::SWAPPED, Entry::ABSENT);
+                let was = self.change(page, |word| {
+                    // Relaxed, both: it publishes nothing.
+                    let result =
+                        word.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed);
+                    result.is_ok().then_some((from, to))
+                });
+                taken += i64::from(was.is_some());
             }
-        }
+        });
         taken
     }
 
     /// Turns pages into holes; calls `taken` with each former entry that was not absent.
     pub(super) fn punch(&self, pages: Range<u64>, mut taken: impl FnMut(u64, Entry)) {
+        // The leaves that are punched as a whole.
+        let last = if pages.end == self.len {
+            pages.end.next_multiple_of(LEAF)
+        } else {
+            pages.end
+        };
+        let whole = pages.start.div_ceil(LEAF)..last / LEAF;
         let mut page = pages.start;
         while page < pages.end {
-            let index = self.leaf_index(page);
-            let first = (index as u64) << self.leaf_shift;
-            let last = (first + (1 << self.leaf_shift)).min(self.len);
-            let end = last.min(pages.end);
-            let behind = self.leaves.behind_block(index);
-            let block_end = (behind as u64) << self.leaf_shift;
-            // A whole block of holes needs no leaves,
-            if page == first && block_end.min(self.len) <= pages.end && self.leaves.punch(index) {
-                page = block_end;
-                continue;
-            }
-            // nor does a whole leaf of holes need entries.
-            let place = self.leaves.place(index);
-            let is_whole = page == first && end == last;
-            if is_whole && place.is_none_or(|place| place.set(Leaf::Holes).is_ok()) {
-                page = end;
-                continue;
-            }
-            let leaf = self.leaf(index);
-            // Absent entries of a leaf that was punched as a whole are holes.
-            let is_punched = self.own_leaf(page).is_some_and(|own| {
-                if is_whole {
-                    own.punch();
-                }
-                own.is_punched()
-            });
-            for page in page..end {
-                let Some(word) = leaf.get(self.slot(page)) else {
-                    break;
-                };
-                // Relaxed: an entry that is reserved later is not made present.
-                if is_punched && word.load(Ordering::Relaxed) == Entry::ABSENT.0 {
-                    continue;
-                }
-                // Acquire. Pairs with: the release of `install`.
-                let was = Entry(word.swap(Entry::HOLE.0, Ordering::Acquire));
-                if !was.is_absent() && !was.is_hole() {
-                    taken(page, was);
-                }
-            }
-            page = end;
+            let leaf = page / LEAF;
+            let end = (leaf + 1).saturating_mul(LEAF).min(pages.end);
+            page = match &self.leaves {
+                None => self.punch_part(page..end, &whole, &mut taken),
+                Some(leaves) => punch_leaf(leaves, page..end, &whole, &mut taken).min(pages.end),
+            };
         }
+    }
+
+    /// Punches a part of a flat array, if it is among `whole`, or some pages of it; returns the
+    /// page behind.
+    fn punch_part(
+        &self,
+        pages: Range<u64>,
+        whole: &Range<u64>,
+        taken: &mut impl FnMut(u64, Entry),
+    ) -> u64 {
+        let state = self.part_of(pages.start);
+        let is_whole = whole.contains(&(pages.start / LEAF));
+        let (from, to) = match is_whole {
+            true => (part::UNUSED, part::HOLES),
+            false => (part::UNUSED, part::USED),
+        };
+        // Relaxed, both: see the field. One exchange decides between this and an install.
+        let was = state.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        if was != Err(part::HOLES) && !(is_whole && was.is_ok()) {
+            for page in pages.clone() {
+                punch_in(&self.flat[index_of(page)], page, taken);
+            }
+        }
+        pages.end
     }
 
     /// Clears the entries that name a frame, of some pages; calls `taken` with each former entry.
     pub(super) fn zap(&self, pages: Range<u64>, mut taken: impl FnMut(Entry)) {
-        for (page, word) in self.made_within(pages) {
-            // Relaxed: `clear` decides.
-            let seen = Entry(word.load(Ordering::Relaxed)).pfn();
-            let was = seen.and_then(|pfn| self.clear(page, pfn, Left::Absent));
+        self.for_each_within(pages, |page, seen| {
+            let was = seen
+                .pfn()
+                .and_then(|pfn| self.clear(page, pfn, Left::Absent));
             was.into_iter().for_each(&mut taken);
-        }
+        });
     }
 
     /// Clears the young mark of an entry that names `pfn`; returns the former mark.
     pub(super) fn take_young(&self, page: u64, pfn: Pfn) -> u32 {
-        let Some(word) = self.existing(page).flatten() else {
+        let Some(word) = self.word(page) else {
             return 0;
         };
         let young =
@@ -405,163 +430,122 @@ impl PageTable {
     }
 
     /// Calls `visit` for each page whose entry names a frame or is swapped.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(u64, Entry)) {
-        for (page, word) in self.made_within(0..self.len) {
-            // Relaxed: for quiescent moments.
-            let entry = Entry(word.load(Ordering::Relaxed));
-            if entry.pfn().is_some() || entry.is_swapped() {
-                visit(page, entry);
-            }
-        }
+    pub(super) fn for_each(&self, visit: impl FnMut(u64, Entry)) {
+        self.for_each_within(0..self.len, visit);
     }
 
-    /// Returns the number of allocated places, of leaves and of blocks.
-    #[cfg(test)]
-    pub(super) fn places_made(&self) -> usize {
-        self.leaves.places_made()
-    }
-
-    /// Returns the number of entries that were written and are not absent.
-    #[cfg(test)]
-    pub(super) fn entries_written(&self) -> usize {
-        self.made_within(0..self.len)
-            .filter(|(_, word)| word.load(Ordering::Relaxed) != Entry::ABSENT.0)
-            .count()
-    }
-
-    /// Iterates over the words of some pages, but for those of leaves that were not allocated or
-    /// are of holes.
-    fn made_within(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, &AtomicU64)> {
-        let mut next = pages.start;
-        let leaves = iter::from_fn(move || {
-            // Terminates: `next` rises.
-            while next < pages.end {
-                let (page, index) = (next, self.leaf_index(next));
-                if !self.leaves.is_block_made(index) {
-                    next = (self.leaves.behind_block(index) as u64) << self.leaf_shift;
-                    continue;
+    /// As [`for_each`](Self::for_each), for some pages. Each entry is a hint.
+    fn for_each_within(&self, pages: Range<u64>, mut visit: impl FnMut(u64, Entry)) {
+        let mut page = pages.start;
+        // Terminates: it rises.
+        while let Some((first, words)) = self.next_used(page).filter(|(at, _)| *at < pages.end) {
+            page = (first / LEAF + 1) * LEAF;
+            for (page, word) in (first..page.min(pages.end)).zip(words) {
+                // Relaxed: the caller decides by another step.
+                let entry = Entry(word.load(Ordering::Relaxed));
+                if entry.pfn().is_some() || entry.is_swapped() {
+                    visit(page, entry);
                 }
-                next = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
-                let words = self
-                    .made(index)
-                    .and_then(|leaf| leaf.get(self.slot(page)..));
-                return Some((page..next).zip(words.unwrap_or_default()));
             }
-            None
-        });
-        leaves.flatten()
+        }
     }
 
-    /// Returns a page's word if its leaf was allocated: `Some(None)` in a leaf of holes.
+    /// Returns the first page from `page` on whose part or leaf is in use, and the words from it
+    /// on.
+    fn next_used(&self, page: u64) -> Option<(u64, &[AtomicU64])> {
+        let (leaf, slot) = split(page);
+        let (found, words) = match &self.leaves {
+            Some(leaves) => leaves.next_made(leaf)?,
+            None => {
+                let parts = self.parts.get(index_of(leaf)..)?;
+                // Relaxed: see the field.
+                let is_used = |state: &AtomicU8| state.load(Ordering::Relaxed) == part::USED;
+                let found = leaf + parts.iter().position(is_used)? as u64;
+                (found, &self.flat[index_of(found * LEAF)..])
+            }
+        };
+        let skipped = if found == leaf { slot } else { 0 };
+        Some((found * LEAF + skipped as u64, &words[skipped..]))
+    }
+
+    /// Returns the number of pages of leaves and of their directory in use.
+    #[cfg(test)]
+    pub(super) fn nr_nodes(&self) -> usize {
+        self.leaves.as_ref().map_or(0, |leaves| leaves.nr_used())
+    }
+
+    /// Returns a page's word, as a hint: in a large table it may be another page's by now.
     #[inline]
-    fn existing(&self, page: u64) -> Option<Option<&AtomicU64>> {
-        let index = usize::try_from(page >> self.leaf_shift).ok()?;
-        Some(self.made(index)?.get(self.slot(page)))
-    }
-
-    /// Returns a page's word; `None` in a leaf of holes.
     fn word(&self, page: u64) -> Option<&AtomicU64> {
-        self.leaf(self.leaf_index(page)).get(self.slot(page))
-    }
-
-    /// Returns the entries of a leaf, if it was allocated; none for holes.
-    #[inline]
-    fn made(&self, index: usize) -> Option<&[AtomicU64]> {
-        let leaf = self.leaves.get(index)?;
-        Some(self.entries_of(index, leaf))
-    }
-
-    fn leaf(&self, index: usize) -> &[AtomicU64] {
-        let Some(place) = self.leaves.place(index) else {
-            return &[];
+        let Some(leaves) = &self.leaves else {
+            return self.flat.get(index_of(page));
         };
-        let leaf = place.get_or_init(|| {
-            if !self.side_by_side.is_empty() {
-                return Leaf::SideBySide;
-            }
-            let first = (index as u64) << self.leaf_shift;
-            let entries = entries((self.len - first).min(1 << self.leaf_shift));
-            Leaf::Own(OwnLeaf::new(entries))
-        });
-        self.entries_of(index, leaf)
+        let (leaf, slot) = split(page);
+        leaves.word(leaf, slot)
     }
 
-    #[inline]
-    fn entries_of<'t>(&'t self, index: usize, leaf: &'t Leaf) -> &'t [AtomicU64] {
-        match leaf {
-            Leaf::Holes => &[],
-            Leaf::SideBySide => {
-                let (first, len) = (index << self.leaf_shift, 1 << self.leaf_shift);
-                let rest = &self.side_by_side[first..];
-                &rest[..rest.len().min(len)]
-            }
-            Leaf::Own(own) => &own.entries,
+    fn part_of(&self, page: u64) -> &AtomicU8 {
+        &self.parts[index_of(page / LEAF)]
+    }
+
+    /// Marks a page's part of the flat array as used; returns false for holes.
+    fn use_part(&self, page: u64) -> bool {
+        let state = self.part_of(page);
+        // Relaxed, all: see the field.
+        if state.load(Ordering::Relaxed) == part::USED {
+            return true;
         }
-    }
-
-    /// Returns a page's leaf, if it was allocated and has own memory.
-    fn own_leaf(&self, page: u64) -> Option<&OwnLeaf> {
-        match self.leaves.get(self.leaf_index(page))? {
-            Leaf::Own(own) => Some(own),
-            Leaf::Holes | Leaf::SideBySide => None,
-        }
-    }
-
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a table fits memory")]
-    fn leaf_index(&self, page: u64) -> usize {
-        (page >> self.leaf_shift) as usize
-    }
-
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a leaf fits memory")]
-    fn slot(&self, page: u64) -> usize {
-        (page & self.slot_mask) as usize
+        let (from, to) = (part::UNUSED, part::USED);
+        let was = state.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        was != Err(part::HOLES)
     }
 }
 
-/// Returns `count` entries, all [`Entry::ABSENT`].
-#[expect(clippy::cast_possible_truncation, reason = "entries fit memory")]
-fn entries(count: u64) -> Box<[AtomicU64]> {
-    zeroed(count as usize)
-}
-
-/// Result of reserving an absent entry.
-enum Reserved {
-    /// It is reserved, and may be made present as long as it is.
-    By(Entry),
-    /// The page was unmapped.
-    Hole,
-    /// It was changed meanwhile.
-    Changed(Entry),
-}
-
-impl OwnLeaf {
-    /// Makes an entry that was seen as absent, or as reserved by another thread, `this`.
-    fn reserve(&self, word: &AtomicU64, seen: Entry, this: Entry) -> Reserved {
-        if self.is_punched() {
-            return Reserved::Hole;
-        }
-        let exchange = |from: Entry, to: Entry| {
-            // Relaxed, both: it names no frame, and the fence orders it.
-            let result = word.compare_exchange(from.0, to.0, Ordering::Relaxed, Ordering::Relaxed);
-            result.map_err(|now| Reserved::Changed(Entry(now)))
-        };
-        // The other call is about to go on. Models search both orders anyway.
-        if seen.is_reserved() && !cfg!(loom) {
-            thread::yield_now();
-        }
-        if let Err(changed) = exchange(seen, this) {
-            return changed;
-        }
-        if !self.is_punched_now() {
-            return Reserved::By(this);
-        }
-        match exchange(this, Entry::HOLE) {
-            Ok(_) => Reserved::Hole,
-            Err(changed) => changed,
-        }
+/// Turns pages of one leaf into holes, or the unused subtree that its leaf would be in, if that is
+/// among `whole`; returns the page behind.
+fn punch_leaf(
+    leaves: &Leaves,
+    pages: Range<u64>,
+    whole: &Range<u64>,
+    taken: &mut impl FnMut(u64, Entry),
+) -> u64 {
+    let (leaf, slot) = split(pages.start);
+    let is_whole = whole.contains(&leaf);
+    if is_whole && let Some(behind) = leaves.punch_unused(leaf, whole) {
+        return behind.saturating_mul(LEAF);
     }
+    let Some(hold) = leaves.hold_or_make(leaf) else {
+        return pages.end;
+    };
+    let words = pages.clone().zip(&hold.words[slot..]);
+    let filled = words.filter(|(page, word)| punch_in(word, *page, taken) == Entry::ABSENT);
+    hold.take_for_entries(filled.count() as u64);
+    if is_whole {
+        leaves.turn_into_holes(hold, leaf, pages.end - pages.start);
+    }
+    pages.end
+}
+
+/// Makes an entry a hole; calls `taken` with the former entry, if it was not absent or a hole.
+fn punch_in(word: &AtomicU64, page: u64, taken: &mut impl FnMut(u64, Entry)) -> Entry {
+    // Acquire. Pairs with: the release of `install_in`.
+    let was = Entry(word.swap(Entry::HOLE.0, Ordering::Acquire));
+    if was != Entry::ABSENT && !was.is_hole() {
+        taken(page, was);
+    }
+    was
+}
+
+/// Returns the leaf of a page, and the page's slot in it.
+#[inline]
+fn split(page: u64) -> (u64, usize) {
+    (page / LEAF, index_of(page % LEAF))
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "arrays fit memory")]
+fn index_of(page: u64) -> usize {
+    page as usize
 }
 
 /// State of an entry after it is cleared.

@@ -22,8 +22,8 @@ impl Space {
     ///
     /// # Cost
     ///
-    /// 16 bytes for each 512 pages, plus 4 KiB for each 512 pages of which some were accessed, and
-    /// 2 KiB where some were swapped out, until the mapping ends. That memory is charged to no
+    /// 16 bytes for each 512 pages, and 2 KiB for each 512 pages of which some were swapped out,
+    /// until the mapping ends; and as [`map_file`](Self::map_file). That memory is charged to no
     /// group.
     ///
     /// # Errors

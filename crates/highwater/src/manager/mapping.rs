@@ -38,6 +38,15 @@ pub(super) struct OpenMapping {
 impl Space {
     /// Maps a range of a file's pages.
     ///
+    /// # Cost
+    ///
+    /// A page table, which takes memory as pages are accessed. Of up to 2^18 pages (1 GiB): 4 KiB
+    /// for each 512 pages of which one was accessed, until the mapping ends. Of more pages: 4 KiB
+    /// for each 512 pages of which one is mapped, in swap, or was unmapped apart from the others;
+    /// above 2^27 pages (512 GiB) as much again, above 2^36 twice, where these are far apart. That
+    /// goes with the last such page, but for at most 256 KiB, and 2 MiB for each mapping. All of it
+    /// is charged to no group.
+    ///
     /// # Errors
     ///
     /// When the range is not within the file.

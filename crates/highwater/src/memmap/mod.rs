@@ -36,6 +36,7 @@ mod ring;
 #[cfg(all(any(test, feature = "lab"), target_os = "linux", not(loom), not(miri)))]
 pub(crate) mod sandbox;
 mod seat;
+mod sparse;
 mod token;
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod tries;
@@ -72,6 +73,7 @@ pub use reservation::{MapError, Reservation};
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 pub(crate) use ring::{Bell, FrameRing};
 pub use seat::Seat;
+pub(crate) use sparse::{SparseWords, WORDS_OF_PAGE};
 pub use token::MemoryId;
 pub(crate) use token::{ORDER_BITS, TAG_LARGE, TAG_ORDER_SHIFT, Token, order_of_bits};
 pub(crate) use vectored::{PlacedWrite, read_vectored_at, write_vectored_at};

@@ -29,7 +29,7 @@ pub(crate) const PARTS: &[(&str, &[&[&str]])] = &[
                 "visit",
                 "words",
             ],
-            &["kernel_cache", "membarrier"],
+            &["kernel_cache", "membarrier", "sparse"],
             &["barrier"],
             &["seat"],
             &["frames"],

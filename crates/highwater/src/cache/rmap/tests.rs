@@ -1,6 +1,6 @@
 //! The interval tree against a list, and page tables against a map.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::table::{Installed, PageTable};
 use super::super::*;
@@ -248,7 +248,7 @@ fn tables_agree_with_a_map() {
             assert_eq!(table.get(page).pfn(), want.flatten());
             let at_once = table.get_at_once(page);
             assert!(at_once.is_none_or(|entry| entry.pfn() == want.flatten()));
-            assert_eq!(table.get(page).is_hole(), want == Some(None));
+            assert_eq!(table.is_hole(page), want == Some(None));
         }
     }
 }
@@ -256,8 +256,8 @@ fn tables_agree_with_a_map() {
 #[test]
 fn a_table_of_64_pib_is_walked_and_punched_at_once() {
     // Goal: the unused part of a long table costs neither memory nor time. Method: a few pages of a
-    // table whose leaves would fill 2 GiB, visited by every kind of walk; only blocks that contain
-    // these pages are visited.
+    // table whose leaves would fill 2^47 bytes, visited by every kind of walk; only subtrees that
+    // contain these pages are visited.
     let len = 1 << 44;
     let table = PageTable::new(len, 2);
     let pages = [0, 1 << 32, (1 << 32) + 5, 1 << 43, len - 1];
@@ -266,9 +266,10 @@ fn a_table_of_64_pib_is_walked_and_punched_at_once() {
             assert_eq!(table.install(page, Pfn(pfn)), Installed::Now(Entry::ABSENT));
         }
     };
-    let places = table.places_made();
+    assert_eq!(table.nr_nodes(), 0);
     install();
-    assert!(places <= 1 << 14, "{places} places in an empty table");
+    // Four leaves, and two nodes above each.
+    assert_eq!(table.nr_nodes(), 12);
     let mut seen = Vec::new();
     table.for_each(|page, _| seen.push(page));
     assert_eq!(seen, pages);
@@ -276,25 +277,141 @@ fn a_table_of_64_pib_is_walked_and_punched_at_once() {
     let mut zapped = Vec::new();
     table.zap(0..len, |was| zapped.push(was.pfn()));
     assert_eq!(zapped, [0, 1, 2, 3, 4].map(|pfn| Some(Pfn(pfn))));
+    assert_eq!(table.nr_nodes(), 0);
     install();
     let mut taken = Vec::new();
     table.punch(1..len, |page, _| taken.push(page));
     assert_eq!(taken, pages[1..]);
     for page in [1, 1 << 33, (1 << 43) + 1, len - 1] {
-        assert!(table.get(page).is_hole(), "page {page}");
+        assert!(table.is_hole(page), "page {page}");
         assert_eq!(table.install(page, Pfn(9)), Installed::Hole);
     }
     assert_eq!(table.get(0).pfn(), Some(Pfn(0)));
-    // The first block, three with pages, and the place of each block.
-    let places = table.places_made();
-    assert!(places <= (4 << 14) + (1 << 12), "{places} places");
+    // What is full of holes needs no node: those of page 0 are left.
+    assert_eq!(table.nr_nodes(), 3);
+    table.punch(0..1, |_, _| ());
+    assert_eq!(table.nr_nodes(), 3);
+    table.punch(0..len, |page, _| panic!("page {page} was a hole"));
+    assert_eq!(table.nr_nodes(), 0);
+    assert!(table.is_hole(0) && table.is_hole(len - 1));
+}
+
+#[test]
+fn leaves_go_with_their_last_entry() {
+    // Goal: a table has no more leaves than entries in use, and as many nodes above each as it has
+    // levels, whatever was in use before. Method: random pages of tables of each depth come and go,
+    // some by way of swap; what is in use is counted after each step.
+    let mut rng = crate::seed::rng(34);
+    for (len, levels) in [(1_u64 << 20, 0_usize), (1 << 30, 1), (1 << 44, 2)] {
+        let table = PageTable::new(len, 2);
+        let mut used = BTreeMap::new();
+        for round in 0..4000 {
+            let is_growing = round % 1000 < 500;
+            if rng.u8(..4) > 0 || used.is_empty() {
+                let (page, pfn) = (rng.u64(..len), Pfn(rng.u32(..1000)));
+                if is_growing && !used.contains_key(&page) {
+                    assert_eq!(table.install(page, pfn), Installed::Now(Entry::ABSENT));
+                    used.insert(page, pfn);
+                }
+            }
+            if (!is_growing || rng.bool())
+                && let Some((page, pfn)) = used.pop_first()
+            {
+                let is_swap = rng.bool();
+                let left = if is_swap { Left::Swapped } else { Left::Absent };
+                assert!(table.clear(page, pfn, left).is_some());
+                let was_swapped = table.take_swapped(page..page + 1, |_| false);
+                assert_eq!(was_swapped, i64::from(is_swap));
+            }
+            let leaves = BTreeSet::from_iter(used.keys().map(|page| page >> 9));
+            let nodes = table.nr_nodes();
+            assert!(nodes >= leaves.len(), "{nodes} for {} leaves", leaves.len());
+            assert!(
+                nodes <= leaves.len() * (levels + 1),
+                "{nodes} for {} leaves",
+                leaves.len()
+            );
+        }
+        for (page, pfn) in used {
+            assert!(table.clear(page, pfn, Left::Absent).is_some());
+        }
+        assert_eq!(table.nr_nodes(), 0);
+    }
+}
+
+#[test]
+fn leaves_come_and_go_beside_readers() {
+    // Goal: no entry is lost or found elsewhere while leaves become others, and readers see no page
+    // but as it was at some time. Method: threads, each with pages of its own that share leaves
+    // with others', install and clear them; one reads all of them, and pages that are holes.
+    const THREADS: u64 = 3;
+    let len = 1 << 30;
+    let table = PageTable::new(len, 2);
+    let hole = |nth: u64| (nth * 40 + 11) << 18;
+    for nth in 0..8 {
+        table.punch(hole(nth)..hole(nth) + 1, |_, _| ());
+    }
+    let page = |place: u64, thread: u64| ((place % 8) << 18) + ((place / 8) << 9) + thread;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers = (0..THREADS).map(|thread| {
+            let table = &table;
+            scope.spawn(move || {
+                let mut rng = crate::seed::rng(35 + thread);
+                let mut has = [false; 16];
+                for _ in 0..20_000 {
+                    let place = rng.u64(..16);
+                    let (page, pfn) = (page(place, thread), Pfn(u32::try_from(place).unwrap()));
+                    let has = &mut has[usize::try_from(place).unwrap()];
+                    assert_eq!(table.get(page).pfn(), has.then_some(pfn));
+                    match *has {
+                        true => assert!(table.clear(page, pfn, Left::Absent).is_some()),
+                        false => {
+                            assert_eq!(table.install(page, pfn), Installed::Now(Entry::ABSENT))
+                        }
+                    }
+                    *has = !*has;
+                }
+                for (place, _) in (0..).zip(has).filter(|(_, has)| *has) {
+                    let pfn = Pfn(u32::try_from(place).unwrap());
+                    assert!(
+                        table
+                            .clear(page(place, thread), pfn, Left::Absent)
+                            .is_some()
+                    );
+                }
+            })
+        });
+        let workers: Vec<_> = workers.collect();
+        scope.spawn(|| {
+            let mut nth = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                nth += 1;
+                assert!(table.is_hole(hole(nth % 8)));
+                assert!(!table.is_hole(page(nth % 16, nth % THREADS)));
+                // Becomes holes as a whole, with pages that were holes before.
+                let leaf = hole(nth % 8) & !511;
+                if nth < 8 * 1000 && nth.is_multiple_of(1000) {
+                    table.punch(leaf..leaf + 512, |page, _| panic!("page {page} was in use"));
+                }
+            }
+        });
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    table.for_each(|page, entry| panic!("page {page}: {entry:?}"));
+    // The holes, each with a node above, of those that are not holes as a whole.
+    assert!(table.nr_nodes() <= 16, "{}", table.nr_nodes());
+    table.punch(0..len, |page, _| panic!("page {page} was in use"));
+    assert_eq!(table.nr_nodes(), 0);
 }
 
 #[test]
 fn unmapping_a_whole_leaf_writes_only_entries_in_use() {
-    // Goal: a mapping with few pages in each of many leaves does not commit the whole table when it
-    // goes. Method: one page in each leaf of 2^16 entries, unmapped with all others; the entries
-    // that are written are counted.
+    // Goal: a mapping with few pages in each of many leaves commits nothing when it goes. Method:
+    // one page in each of 20 leaves, unmapped with all others: no page of the table is in use then.
     let len = 1 << 30;
     let table = PageTable::new(len, 2);
     let pages = (0..20).map(|leaf| (leaf << 16) + 7 * leaf);
@@ -305,11 +422,11 @@ fn unmapping_a_whole_leaf_writes_only_entries_in_use() {
     table.punch(0..len, |page, was| taken.push((page, was.pfn())));
     let all = pages.clone().map(|page| (page, Some(Pfn(1))));
     assert_eq!(taken, Vec::from_iter(all));
-    assert_eq!(table.entries_written(), 20);
+    assert_eq!(table.nr_nodes(), 0);
     for page in pages.flat_map(|page| [page, page + 1, page + (1 << 15)]) {
-        assert!(table.get(page).is_hole(), "page {page}");
+        assert!(table.is_hole(page), "page {page}");
         assert_eq!(table.install(page, Pfn(2)), Installed::Hole);
     }
     table.punch(5..70_000, |page, _| panic!("page {page} was a hole"));
-    assert_eq!(table.entries_written(), 20);
+    assert_eq!(table.nr_nodes(), 0);
 }
