@@ -1,6 +1,7 @@
 //! Open files and their backing storage.
 
 use std::collections::VecDeque;
+use std::fs::File;
 
 use thiserror::Error;
 
@@ -12,6 +13,7 @@ use super::readahead::credit::Credit;
 use super::readahead::{ReadPattern, Readahead};
 use super::resize::FileSize;
 use super::rmap::Rmap;
+use super::swap::SwapSlot;
 use super::system_file::FileBacking;
 use super::wal::LogGate;
 use super::{Evicted, Filling, PageCache};
@@ -21,7 +23,7 @@ use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
 use crate::topology::Topology;
-use crate::units::{Estimate, FilePage, Order, Pages};
+use crate::units::{Estimate, FilePage, Order, PAGE_SIZE, Pages};
 
 static FILES_LOCK: LockClass = LockClass::new("files", Rank::Files);
 
@@ -206,10 +208,46 @@ impl FileEntry {
         self.system.as_deref()
     }
 
+    /// Returns the descriptor and the offset of neighbouring pages, if one request to a descriptor
+    /// can read all; for swap, also the slot of the first.
+    pub(crate) fn run_in_file(&self, pages: &[Filling]) -> Option<(&File, u64, Option<SwapSlot>)> {
+        let first = pages[0].page();
+        if let Some(anon) = self.anon() {
+            let run = anon.run_in_file(first, pages.len())?;
+            return Some((run.file, run.offset, Some(run.slot)));
+        }
+        let system = self.system_file()?;
+        Some((system.file_of(first), system.offset_of(first), None))
+    }
+
+    /// Completes the read of a run of swap, from a page and its slot on, of which `got` bytes came;
+    /// returns the bytes that count as read.
+    pub(crate) fn end_swapped_run(
+        &self,
+        (first, slot): (FilePage, SwapSlot),
+        got: usize,
+        bufs: &mut [&mut [u8]],
+    ) -> usize {
+        let anon = self.anon().expect("swap has pages of memory");
+        anon.note_read(got / PAGE_SIZE, bufs.len());
+        anon.end_run(first, slot, got, bufs)
+    }
+
+    /// Returns whether its pages may come from a descriptor of the library's own.
+    pub(crate) fn has_descriptor(&self) -> bool {
+        self.system.is_some() || self.anon().is_some_and(Anon::has_file)
+    }
+
     /// Returns how many of neighbouring pages, from the first on, one request to a descriptor can
     /// read.
     #[must_use]
     pub(crate) fn run_of_one_file(&self, pages: &[Filling]) -> usize {
+        if let Some(anon) = self.anon() {
+            return match anon.run_len(pages[0].page(), pages.len()) {
+                0 => pages.len(),
+                run => run,
+            };
+        }
         let Some(system) = self.system_file() else {
             return pages.len();
         };
@@ -255,11 +293,32 @@ impl FileEntry {
     /// Counts pages that are going to be read and that no call has asked for.
     pub fn note_ahead(&self, pages: usize) {
         self.credit.pay(pages as u64);
+        self.note_waiting(pages as u64, 1);
     }
 
     /// Takes [`note_ahead`](Self::note_ahead) back for pages that were not read after all.
     pub fn note_not_ahead(&self, pages: usize) {
         self.credit.refund(pages as u64);
+        self.note_waiting(pages as u64, -1);
+    }
+
+    /// Counts the first access of a page that was read ahead.
+    pub(super) fn note_ahead_accessed(&self) {
+        self.credit.note_accessed();
+        self.note_waiting(1, -1);
+    }
+
+    /// Counts pages that were read ahead and evicted without an access.
+    pub(super) fn note_ahead_unread(&self, pages: u64) {
+        self.credit.note_unread(pages);
+        self.note_waiting(pages, -1);
+    }
+
+    /// Counts pages of memory that wait for their first access, or do no more.
+    fn note_waiting(&self, pages: u64, sign: i64) {
+        if let Some(anon) = self.anon() {
+            anon.note_waiting(sign * pages.cast_signed());
+        }
     }
 
     /// Tells the kernel how the file is read: at random, it reads nothing ahead by itself. For a
@@ -360,7 +419,7 @@ impl FileTable {
             system,
             anon,
             readahead: Readahead::default(),
-            credit: Credit::default(),
+            credit: Credit::new(kind),
             is_random: AtomicBool::new(false),
             resident,
             sync_failures: SyncFailures::new(),

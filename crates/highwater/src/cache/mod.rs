@@ -89,6 +89,7 @@ pub use resize::SyncTurn;
 pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung};
 pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
+pub(crate) use swap::SwapSlot;
 pub(crate) use swap::SwapStats;
 pub use system_file::FileBacking;
 pub use times::AccessTimes;
@@ -360,7 +361,7 @@ impl PageCache {
             if unread > 0 {
                 self.nr_unread.add(unread);
                 if let Some(file) = self.files.get(run[0].key.file()) {
-                    file.credit().note_unread(unread);
+                    file.note_ahead_unread(unread);
                 }
             }
         }
@@ -370,7 +371,7 @@ impl PageCache {
     /// under a policy that does not count it.
     pub fn note_access(&self, file: &FileEntry, pfn: Pfn) -> bool {
         if self.clear_flag(pfn, PageFlag::Ahead) {
-            file.credit().note_accessed();
+            file.note_ahead_accessed();
         }
         self.clear_flag(pfn, PageFlag::Unread)
     }

@@ -455,7 +455,8 @@ impl Builder {
     /// buffered file. A window is also at most a 64th of the frames in use, and a 16th of the least
     /// maximum of the group that pays and its ancestors; with
     /// [`ReadPattern::Sequential`](crate::ReadPattern::Sequential), twice all that, as in Linux.
-    /// Default: 256 pages ([`READAHEAD_MAX`]).
+    /// Memory comes back from swap in windows of up to 32 pages that were swapped out one after the
+    /// other. Default: 256 pages ([`READAHEAD_MAX`]).
     ///
     /// # Examples
     ///

@@ -175,6 +175,15 @@ impl Core {
         let FillSource {
             file, readahead, ..
         } = source;
+        if file.id().kind().is_swap_backed() {
+            let memory = (
+                self.pool.managed(),
+                source.group.effective_max().pages_floor(),
+            );
+            return self
+                .cache
+                .window_of_swapped(readahead, file, page, max, memory);
+        }
         self.cache.window_of_miss(readahead, file, page, asked, max)
     }
 

@@ -86,12 +86,8 @@ impl<'a> Supply<'a> {
 }
 
 impl Core {
-    /// Returns the largest window for this source, in its pages. For swap it is one page: swap
-    /// slots are in no order of use.
+    /// Returns the largest window for this source, in its pages.
     pub(super) fn window_max(&self, source: FillSource<'_>) -> Pages {
-        if source.file.id().kind().is_swap_backed() {
-            return Pages(1);
-        }
         let capacity = self.pool.managed().0 / CAPACITY_SHARE;
         let group = source.group.effective_max().pages_floor().0 / MAX_SHARE;
         let frames = self.readahead.get().min(Pages(capacity.min(group)));

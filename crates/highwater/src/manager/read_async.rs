@@ -99,9 +99,9 @@ impl Mapping {
 
     /// Begins to read missing pages in, in any order, and returns without waiting for storage: all
     /// are asked for at once. Takes memory as far as it is available without a victim and without
-    /// write-back; skips pages that find none, that are unmapped, or that cannot be read, with the
-    /// rest of the same read of storage. A later read waits for a page in flight, and reports its
-    /// error.
+    /// write-back; skips pages that find none, that are unmapped, that were never written (of
+    /// memory), or that cannot be read, with the rest of the same read of storage. A later read
+    /// waits for a page in flight, and reports its error.
     ///
     /// # Cost
     ///
@@ -172,7 +172,9 @@ impl Core {
         let is_missing =
             |page: &&MapPage| !area.is_hole(**page) && !self.cache.seems_cached(area.key(**page));
         let missing = pages.iter().filter(is_missing);
-        let missing: Vec<FilePage> = missing.map(|page| area.key(*page).page()).collect();
+        let missing = missing.map(|page| area.key(*page).page());
+        // Memory that was never written has nothing to be read.
+        let missing: Vec<FilePage> = missing.filter(|it| source.file.is_stored(*it)).collect();
         let (mut at, mut batch) = (0, PREFETCH_BATCH);
         // Terminates: `batch` falls to 1 once, and then each round takes a page.
         while at < missing.len() {

@@ -2,16 +2,18 @@
 //!
 //! Each page that is read without a request costs a page of credit, from before it is read, so that
 //! pages in flight count. Its first access returns that, and a thirty-second more; a page that is
-//! read by request earns a thirty-second. A page that is evicted unread returns nothing. Windows
-//! are cut to the credit, and to nothing when there is none. They come back as they pay: 32
-//! requests buy a page, and pages that are then accessed buy more.
+//! brought in by request, also a new one of memory, earns a thirty-second. A page that is evicted
+//! unread returns nothing. Windows are cut to the credit, and to nothing when there is none. They
+//! come back as they pay: 32 requests buy a page, and pages that are then accessed buy more.
 //!
-//! Bound: pages that were read ahead and not accessed, evicted or not, are at most [`START`] +
-//! (requested + read ahead and accessed) / 32, and a window for each thread that reads ahead
-//! meanwhile: one for 32 that are of use, beyond the start. It holds for any order of
-//! accesses; no decision rests on their distribution. Adversary:
-//! `tests/readahead.rs::no_order_of_reads_makes_more_useless_than_stated`.
+//! Bound: pages that were read ahead and not accessed, evicted or not, are at most [`START`] (of
+//! memory, [`START_OF_MEMORY`]) + (requested + read ahead and accessed) / 32, and a window for each
+//! thread that reads ahead meanwhile: one for 32 that are of use, beyond the start. It holds for
+//! any order of accesses; no decision rests on their distribution. Adversaries:
+//! `tests/readahead.rs::no_order_of_reads_makes_more_useless_than_stated`,
+//! `tests/swap_ahead.rs::reads_at_random_bring_in_few_pages_for_nothing`.
 
+use crate::cache::key::FileKind;
 use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
@@ -20,8 +22,13 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 const PAGE: i64 = 32;
 /// Credit of a new file, in pages. Chosen: eight windows, 1 MiB.
 const START: i64 = 256;
+/// The same of memory, of which a program may have many objects. Chosen: a window. What is written
+/// there first earns more.
+const START_OF_MEMORY: i64 = 32;
 /// Most credit, in pages. Chosen: 16 MiB, more than streams that share a file have outstanding.
 const MOST: i64 = 4096;
+/// The same of memory. Chosen: 256 MiB, an eighth of a pool of 2 GiB.
+const MOST_OF_MEMORY: i64 = 1 << 16;
 
 /// The credit of one file.
 #[derive(Debug)]
@@ -30,20 +37,25 @@ pub(in crate::cache) struct Credit {
     /// Written and read by: readers that miss, or access a page first. Publishes: nothing; readers
     /// at the same time spend the same credit, a window each.
     balance: AtomicI64,
+    most: i64,
     unread: StatCell,
-}
-
-impl Default for Credit {
-    fn default() -> Self {
-        Self {
-            balance: AtomicI64::new(START * PAGE),
-            unread: StatCell::new(),
-        }
-    }
 }
 
 // Relaxed throughout: see the field.
 impl Credit {
+    /// Returns the credit of a new file, or of memory.
+    pub(in crate::cache) fn new(kind: FileKind) -> Self {
+        let (start, most) = match kind.is_swap_backed() {
+            true => (START_OF_MEMORY, MOST_OF_MEMORY),
+            false => (START, MOST),
+        };
+        Self {
+            balance: AtomicI64::new(start * PAGE),
+            most: most * PAGE,
+            unread: StatCell::new(),
+        }
+    }
+
     /// Returns how many pages may be read ahead.
     pub(in crate::cache) fn allowed(&self) -> u64 {
         let pages = self.balance.load(Ordering::Relaxed) / PAGE;
@@ -83,7 +95,7 @@ impl Credit {
     }
 
     fn earn(&self, units: i64) {
-        if self.balance.load(Ordering::Relaxed) < MOST * PAGE {
+        if self.balance.load(Ordering::Relaxed) < self.most {
             self.balance.fetch_add(units, Ordering::Relaxed);
         }
     }

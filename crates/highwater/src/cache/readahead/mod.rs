@@ -39,6 +39,7 @@
 //! manager has threads and the kernel does not read the file ahead; otherwise it waits.
 
 pub(super) mod credit;
+pub(super) mod swapped;
 #[cfg(test)]
 mod tests;
 

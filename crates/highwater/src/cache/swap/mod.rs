@@ -22,6 +22,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::backing::Backing;
+use super::readahead::swapped::WaitingPages;
 use super::system_file::FileBacking;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, LockClass, LockEvents, Mutex, Rank, Sequence, StatCell};
@@ -35,6 +36,8 @@ static SWAP_LOCK: LockClass = LockClass::new("swap_slots", Rank::Leaf);
 #[derive(Debug)]
 pub struct SwapArea {
     storage: Arc<dyn Backing>,
+    /// The same, if it is a file of the library's own.
+    system: Option<Arc<FileBacking>>,
     /// As [`FileEntry::is_truthful`](super::FileEntry::is_truthful).
     is_truthful: bool,
     slots: Mutex<SwapSlots>,
@@ -42,6 +45,8 @@ pub struct SwapArea {
     /// Whether storage has ever refused a slot.
     /// Written by: writes that fail. Read by: those that do not. Publishes: nothing.
     has_refused: AtomicBool,
+    /// Pages of all objects that were read ahead and wait for their first access.
+    waiting: WaitingPages,
 }
 
 /// Event counts of an area, as `docs/stats.md` defines them.
@@ -57,7 +62,14 @@ pub(crate) struct SwapStats {
 
 /// Number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SwapSlot(pub(super) u32);
+pub(crate) struct SwapSlot(pub(super) u32);
+
+impl SwapSlot {
+    /// Returns the slot so many behind this one.
+    pub(super) fn plus(self, slots: usize) -> Option<Self> {
+        Some(Self(self.0.checked_add(u32::try_from(slots).ok()?)?))
+    }
+}
 
 /// A slot without a page; freed when dropped.
 #[derive(Debug)]
@@ -82,9 +94,11 @@ impl SwapArea {
     pub fn create(dir: &Path, size: Bytes) -> io::Result<Self> {
         let file = unnamed_file(dir)?;
         file.set_len(size.pages_floor().bytes().0)?;
+        let file = Arc::new(FileBacking::new(file)?);
         Ok(Self {
             is_truthful: true,
-            ..Self::on(Arc::new(FileBacking::new(file)?))
+            system: Some(Arc::clone(&file)),
+            ..Self::on(file)
         })
     }
 
@@ -96,9 +110,11 @@ impl SwapArea {
         let nr_slots = u32::try_from(whole.0.min(Self::SLOTS_MAX)).unwrap_or(u32::MAX - 1);
         Self {
             storage,
+            system: None,
             is_truthful: false,
             slots: Mutex::new(&SWAP_LOCK, SwapSlots::new(nr_slots)),
             has_refused: AtomicBool::new(false),
+            waiting: WaitingPages::default(),
             stats: SwapStats::default(),
         }
     }
@@ -150,6 +166,42 @@ impl SwapArea {
             _ => self.stats.swap_read_failed.add(1),
         }
         result
+    }
+
+    /// As [`read`](Self::read), for neighbouring slots; returns the number of bytes read,
+    /// contiguous from the start.
+    pub(super) fn read_run(&self, first: SwapSlot, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        if !self.is_truthful {
+            bufs.iter_mut().for_each(|buf| buf.fill(0));
+        }
+        let result = self.storage.read_pages(FilePage(first.0.into()), bufs);
+        let whole = *result.as_ref().unwrap_or(&0) / PAGE_SIZE;
+        self.note_read(whole.min(bufs.len()), bufs.len());
+        result
+    }
+
+    /// Counts a read of `pages` pages that `whole` of them came from.
+    pub(super) fn note_read(&self, whole: usize, pages: usize) {
+        debug_assert!(whole <= pages, "{whole} pages of {pages}");
+        self.stats.pswpin.add(whole as u64);
+        self.stats.swap_read_failed.add(u64::from(whole < pages));
+    }
+
+    /// Returns the number of pages of all objects that wait for their first access.
+    pub(super) fn waiting(&self) -> &WaitingPages {
+        &self.waiting
+    }
+
+    /// Returns whether the area is a file of the library's own.
+    pub(super) fn has_file(&self) -> bool {
+        self.system.is_some()
+    }
+
+    /// Returns the file and the offset of a slot, if the area is a file of the library's own.
+    pub(super) fn place_in_file(&self, slot: SwapSlot) -> Option<(&File, u64)> {
+        let system = self.system.as_ref()?;
+        let page = FilePage(slot.0.into());
+        Some((system.file_of(page), system.offset_of(page)))
     }
 
     pub(super) fn check_invariants(&self) {

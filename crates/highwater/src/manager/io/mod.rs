@@ -41,7 +41,7 @@ use super::error::ReadError;
 use super::fill::{Fills, InRead};
 use super::flight::{Flight, Flights, TaskWait, Wanted};
 use super::handler::survive;
-use crate::cache::{FileId, Filling, PageKey};
+use crate::cache::{FileId, Filling, PageKey, SwapSlot};
 use crate::group::{GroupNode, KeptData};
 use crate::memmap::{Frame, FrameRing};
 use crate::sync::thread;
@@ -100,6 +100,8 @@ struct IoStats {
 struct RingLoad {
     keys: Vec<PageKey>,
     flight: Flight,
+    /// The slot of the first page, if they come from swap.
+    slot: Option<SwapSlot>,
 }
 
 /// What is left of a flight that has landed. It may be the last that has a task or the data of a
@@ -115,14 +117,16 @@ struct Remains {
 pub(super) struct Announced<'a>(&'a Flights);
 
 impl RingLoad {
-    fn of(mut flight: Flight) -> (Vec<Frame>, Self) {
+    fn of(mut flight: Flight, slot: Option<SwapSlot>) -> (Vec<Frame>, Self) {
         let parts = flight.cargo.filling.drain(..).map(Filling::into_parts);
         let (keys, frames) = parts.unzip();
-        (frames, Self { keys, flight })
+        (frames, Self { keys, flight, slot })
     }
 
     fn into_flight(self, frames: Vec<Frame>) -> Flight {
-        let Self { keys, mut flight } = self;
+        let Self {
+            keys, mut flight, ..
+        } = self;
         debug_assert_eq!(keys.len(), frames.len(), "each page has its frame");
         let parts = keys.into_iter().zip(frames);
         let filling = parts.map(|(key, frame)| Filling::from_parts(key, frame));
@@ -289,7 +293,7 @@ impl Core {
     }
 
     fn start(&self, flight: Flight) {
-        let has_file = flight.source.file().system_file().is_some();
+        let has_file = flight.source.file().has_descriptor();
         match self.io.ring_to_use(self).filter(|_| has_file) {
             Some(ring) => {
                 if let Err(flight) = self.offer(ring, flight) {
@@ -301,14 +305,15 @@ impl Core {
         }
     }
 
-    /// Queues a flight of a system file in the ring; returns it if there is no room, or its queue
-    /// is full.
+    /// Queues a flight in the ring; returns it if there is no room, or its queue is full. Pages of
+    /// swap that were discarded meanwhile are left to a thread.
     fn offer(&self, ring: &FrameRing<RingLoad>, flight: Flight) -> Result<(), Flight> {
         let file = Arc::clone(flight.source.file());
-        let first = flight.cargo.filling[0].page();
-        let system = file.system_file().expect("the ring reads system files");
-        let (from, offset) = (system.file_of(first), system.offset_of(first));
-        let (frames, load) = RingLoad::of(flight);
+        let Some((from, offset, slot)) = file.run_in_file(&flight.cargo.filling) else {
+            self.start_in_thread(flight);
+            return Ok(());
+        };
+        let (frames, load) = RingLoad::of(flight, slot);
         if let Err((frames, load)) = ring.read(from, offset, frames, load) {
             return Err(load.into_flight(frames));
         }
@@ -383,8 +388,11 @@ impl Core {
         let mut done = Vec::new();
         let nr_ended = ring.reap(&mut done);
         let ended = done.into_iter().map(|done| {
-            let flight = done.load.into_flight(done.frames);
-            (flight, done.result.unwrap_or(0))
+            let slot = done.load.slot;
+            let mut flight = done.load.into_flight(done.frames);
+            let got = done.result.unwrap_or(0);
+            let got = slot.map_or(got, |slot| self.end_swapped(&mut flight, slot, got));
+            (flight, got)
         });
         self.io.ended.lock().extend(ended);
         let (mut count, mut woken) = (0, Woken::default());
@@ -405,6 +413,16 @@ impl Core {
         }
         woken.wake();
         count
+    }
+
+    /// Completes a read of swap that began at a slot; returns the bytes that count as read.
+    fn end_swapped(&self, flight: &mut Flight, slot: SwapSlot, got: usize) -> usize {
+        let file = Arc::clone(flight.source.file());
+        let (first, filling) = (flight.cargo.filling[0].page(), &mut flight.cargo.filling);
+        let pages = filling
+            .iter_mut()
+            .map(|page| self.cache.filling_bytes(page));
+        file.end_swapped_run((first, slot), got, &mut pages.collect::<Vec<_>>())
     }
 
     fn next_ended(&self) -> Option<(Flight, usize)> {
