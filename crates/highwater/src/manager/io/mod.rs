@@ -7,7 +7,7 @@
 //!
 //! | pages | are read by |
 //! |---|---|
-//! | of a system file | io_uring, if the system has it |
+//! | of a system file, also that of `Builder::swap` | io_uring, if the system has it |
 //! | of other storage; and reads that io_uring refused, cut short or failed | a thread of the [`ReadThreads`], as a blocking fault reads them |
 //!
 //! The ring is created and the threads are started when the first flight needs them.
