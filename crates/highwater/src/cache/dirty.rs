@@ -109,8 +109,7 @@ impl WriteBackOutcome {
                 self.awaited.push((pfn, key));
             }
             Ok(WrittenBack::Latched) => self.nr_latched += 1,
-            Ok(WrittenBack::NoSlot) => self.nr_no_slot += 1,
-            Ok(WrittenBack::Clean | WrittenBack::HeldUp) => {}
+            Ok(WrittenBack::Clean | WrittenBack::NoSlot | WrittenBack::HeldUp) => {}
             Err(error) => {
                 self.nr_failed += 1;
                 self.nr_failed_first += u64::from(!was_refused);
@@ -142,7 +141,6 @@ impl AddAssign for WriteBackOutcome {
         self.nr_failed += later.nr_failed;
         self.nr_failed_first += later.nr_failed_first;
         self.nr_latched += later.nr_latched;
-        self.nr_no_slot += later.nr_no_slot;
         self.first_error = self.first_error.take().or(later.first_error);
         self.awaited.extend(later.awaited);
         self.held_up.extend(later.held_up);

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A *place* is one word: nothing, a node, or a subtree of holes. Nodes and leaves are pages of the
-//! table's own range of words ([`SparseWords`]), which stays mapped as long as the table, and all
+//! table's own range of words (`SparseWords`), which stays mapped as long as the table, and all
 //! of whose unused pages are zero. So **a walk needs no lock, no mark and no grace period**: one
 //! that races with changes may come to a page that was given back, and reads zeros there, an absent
 //! entry; or to one that is in use elsewhere in the table, and reads the entry of another page. The

@@ -86,8 +86,6 @@ pub struct WriteBackOutcome {
     pub nr_failed_first: u64,
     /// Pages that were pinned or latched; they stay dirty.
     pub nr_latched: u64,
-    /// Pages for which there is no free swap slot; they stay dirty.
-    pub nr_no_slot: u64,
     /// Pages whose logs are not durable as far as their last changes; they stay dirty.
     pub held_up: Vec<(PageKey, Pfn)>,
     /// The first error.

@@ -199,8 +199,11 @@ impl PageTable {
     }
 
     /// As [`get`](Self::get), but an entry that names a frame was the page's, unless the page was
-    /// absent or swapped meanwhile.
+    /// absent or swapped meanwhile. Pages behind the end are absent.
     fn get_exactly(&self, page: u64) -> Entry {
+        if page >= self.len {
+            return Entry::ABSENT;
+        }
         let Some(leaves) = &self.leaves else {
             let is_holes = self.part_of(page).load(Ordering::Relaxed) == part::HOLES;
             let entry = Entry(self.flat[index_of(page)].load(Ordering::Relaxed));

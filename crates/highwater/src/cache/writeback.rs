@@ -112,13 +112,6 @@ impl PageCache {
         outcome
     }
 
-    /// As [`write_back_pages`](Self::write_back_pages), but passes over pages that are latched.
-    pub fn try_write_back_all(&self, pages: &[(PageKey, Pfn)]) -> WriteBackOutcome {
-        let mut outcome = WriteBackOutcome::default();
-        self.write_back_in_order(pages, IfHeld::Pass, &mut outcome);
-        outcome
-    }
-
     /// Returns the frames that hold pages of a file at this moment, including pages that are being
     /// filled or evicted, and those that a shrink has left behind the end, or may give back.
     ///

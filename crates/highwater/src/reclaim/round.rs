@@ -6,7 +6,7 @@ use super::control::{Outcome, PassPriority, ScanControl};
 use super::lists::Placement;
 use super::order::ScanNotes;
 use super::pass::Pass;
-use crate::cache::{EvictBatch, PageKey};
+use crate::cache::EvictBatch;
 use crate::units::{Pages, Pfn};
 
 /// Buffers of one pass.
@@ -16,10 +16,12 @@ pub(super) struct Scratch {
     /// Pages to evict now.
     pub(super) candidates: Vec<Pfn>,
     /// Pages to write back before.
-    pub(super) dirty: Vec<(PageKey, Pfn)>,
+    pub(super) dirty: Vec<Pfn>,
     pub(super) putback: Vec<(Pfn, Placement)>,
     pub(super) evict: EvictBatch,
     pub(super) seen: ScanNotes,
+    /// Pages of the cluster that were written back.
+    pub(super) nr_written: u64,
 }
 
 /// The state of one pass.

@@ -3,22 +3,18 @@
 //!
 //! Pages are isolated under the lruvec's lock, and everything else happens without it. The clean
 //! ones are evicted together, so that the heavy barrier of retracting is paid once; the others go
-//! to the heads of their lists; frames are freed last. Only then are dirty ones written, together
-//! and on their lists, and those that are still there evicted in the same way: no clean page waits
-//! for the storage of others, and none is isolated meanwhile.
+//! to the heads of their lists; frames are freed last. Only then are dirty ones written, which the
+//! thread still has in hand, and evicted in the same way: no frame of a clean page waits for the
+//! storage of others.
 
-use super::control::{Actor, Outcome, ScanControl};
+use super::control::{Actor, ScanControl};
 use super::lists::{LruList, PageType, Placement, Side};
-use super::lruvec::Lruvec;
 use super::order::ScanNotes;
 use super::policy::{EvictedBy, Fate, Look};
 use super::round::{Round, Scan, Scratch, Step};
 use super::stats::{pages_item, signed};
 use super::{LruvecRef, Reclaim};
-use crate::cache::{
-    EvictBatch, Evicted, Kept, PageFlag, PageKey, Referenced, WriteBackError, WriteBackOutcome,
-};
-use crate::sync::Woken;
+use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WriteBackError, WrittenBack};
 use crate::units::{Pages, Pfn};
 
 /// One list's part of a step.
@@ -54,7 +50,7 @@ enum Sorted {
     /// To be evicted.
     Clean,
     /// To be written back, and evicted.
-    Dirty(PageKey),
+    Dirty,
 }
 
 impl Reclaim {
@@ -201,18 +197,25 @@ impl Reclaim {
             .count_scanned(lruvec.group(), scan.control.account(), page_type, scanned);
         let before = scan.outcome.nr_evicted;
         self.sort_isolated(cluster, scan);
-        self.evict_and_settle(cluster, scan, cluster.count);
-        let nr_written = match scan.scratch.dirty.is_empty() {
-            true => 0,
-            false => self.write_dirty(cluster, scan),
-        };
+        let nr_dirty = scan.scratch.dirty.len() as u64;
+        self.evict_and_settle(cluster, scan, cluster.count - nr_dirty);
+        let mut nr_written = 0;
+        if nr_dirty > 0 {
+            nr_written = self.write_dirty(cluster, scan);
+            self.evict_and_settle(cluster, scan, nr_dirty);
+        }
+        let scratch = &mut scan.scratch;
+        self.lruvecs
+            .note_seen(&self.cache, lruvec, page_type, &scratch.seen);
+        scratch.seen.clear();
+        scratch.evict.woken.wake();
         let evicted = scan.outcome.nr_evicted - before;
         lruvec.note_cost(page_type, nr_written, scanned - evicted);
         scanned
     }
 
-    /// Evicts the candidates, puts the others back, and frees frames: the thread holds none of the
-    /// `count` pages any more that it has counted as isolated.
+    /// Evicts the candidates, puts back what is to stay, and frees frames: of the pages that the
+    /// thread has counted as isolated, it holds `count` no more.
     fn evict_and_settle(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>, count: u64) {
         self.evict_candidates(cluster, scan);
         let (lruvec, scratch) = (cluster.lruvec, &mut scan.scratch);
@@ -232,23 +235,14 @@ impl Reclaim {
             let stays = scratch.putback.iter().map(|(pfn, _)| *pfn);
             scratch.seen.held.extend(stays);
         }
-        let to_write = scratch.dirty.iter().map(|(_, pfn)| *pfn);
-        let placed = to_write.map(|pfn| (pfn, self.side_of(pfn).into()));
-        scratch.putback.extend(placed);
-        debug_assert_eq!(
-            scratch.putback.len() + scratch.evict.evicted.len(),
-            scratch.isolated.len(),
-            "each isolated page is put back or evicted"
+        debug_assert!(
+            (scratch.putback.len() + scratch.evict.evicted.len()) as u64 <= count,
+            "more pages are settled than this thread has counted"
         );
         self.put_back_all(cluster, scratch);
-        self.lruvecs
-            .note_seen(&self.cache, lruvec, cluster.page_type, &scratch.seen);
-        scratch.seen.clear();
         let evicted = scratch.evict.evicted.len() as u64;
-        let (freed, waiting) = Woken::held_by(|| self.free_evicted(&mut scratch.evict));
-        scratch.evict.woken.append(waiting);
+        let freed = self.free_evicted(&mut scratch.evict);
         self.note_settled(cluster, count);
-        scratch.evict.woken.wake();
         scan.outcome.nr_evicted += evicted;
         scan.outcome.nr_reclaimed += freed.0;
         self.stats
@@ -315,7 +309,7 @@ impl Reclaim {
             match self.sort(pfn, cluster, scan) {
                 Sorted::Stays(place) => scan.scratch.putback.push((pfn, place)),
                 Sorted::Clean => self.make_candidate(pfn, cluster, scan),
-                Sorted::Dirty(key) => scan.scratch.dirty.push((key, pfn)),
+                Sorted::Dirty => scan.scratch.dirty.push(pfn),
             }
         }
         let Scratch {
@@ -369,17 +363,15 @@ impl Reclaim {
     /// Decides whether a page that is to be evicted has to be written back before. It stays if the
     /// pass takes clean pages alone, or clean pages of files first.
     fn sort_evictable(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Sorted {
-        // An isolated page keeps its key.
-        let key = self.cache.key_of(pfn).filter(|_| self.cache.is_dirty(pfn));
-        let Some(key) = key else {
+        if !self.cache.is_dirty(pfn) {
             return Sorted::Clean;
-        };
+        }
         let is_spared = !scan.writes_dirty && cluster.page_type == PageType::File;
         if is_spared || scan.control.actor == Actor::Clean {
             scan.has_spared_dirty |= is_spared;
             return Sorted::Stays(self.side_of(pfn).into());
         }
-        Sorted::Dirty(key)
+        Sorted::Dirty
     }
 
     /// Returns the decision for an isolated page, the policy's or LRU's, and the state of its
@@ -439,74 +431,51 @@ impl Reclaim {
         true
     }
 
-    /// Writes the dirty pages of a cluster back, as far as no thread holds them, and evicts those
-    /// that are clean then; returns how many these are. The pages are on their lists meanwhile, but
-    /// count as isolated: requests that find no others wait for them.
+    /// Writes the dirty pages of a cluster back, and makes those candidates that are clean then;
+    /// returns how many were written.
     fn write_dirty(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
-        let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
-        let mut dirty = std::mem::take(&mut scan.scratch.dirty);
-        let count = dirty.len() as u64;
-        lruvec.note_isolated(page_type, count);
-        dirty.sort_unstable();
-        let (written, woken) = Woken::held_by(|| self.cache.try_write_back_all(&dirty));
-        let scratch = &mut scan.scratch;
-        scratch.evict.woken.append(woken);
-        self.rotate(&written.awaited);
-        let frames: Vec<Pfn> = dirty.iter().map(|(_, pfn)| *pfn).collect();
-        scratch.isolated.clear();
-        scratch.candidates.clear();
-        let of: (&Lruvec, _) = (lruvec, page_type);
-        let isolated = &mut scratch.isolated;
-        self.lruvecs
-            .isolate_listed(&self.cache, of, &frames, u64::MAX, isolated);
-        let nr_dirty = self.sort_written(&dirty, cluster, scan);
-        self.stats.nr_vmscan_write.add(count - nr_dirty);
-        self.note_unwritten(written, nr_dirty, &mut scan.outcome);
-        self.evict_and_settle(cluster, scan, count);
-        dirty.clear();
-        scan.scratch.dirty = dirty;
-        count - nr_dirty
-    }
-
-    /// Decides for each isolated page after the write-back of `written`, in their order; returns
-    /// how many are dirty.
-    fn sort_written(
-        &self,
-        written: &[(PageKey, Pfn)],
-        cluster: &Cluster<'_>,
-        scan: &mut Scan<'_>,
-    ) -> u64 {
-        let mut nr_dirty = 0;
-        for nth in 0..scan.scratch.isolated.len() {
-            let pfn = scan.scratch.isolated[nth];
-            let is_same =
-                |&(key, of): &(PageKey, Pfn)| of == pfn && self.cache.key_of(pfn) == Some(key);
-            if !written.iter().any(is_same) {
-                // Another reclaimer has evicted the page, and the frame has a new one.
-                scan.scratch.putback.push((pfn, self.side_of(pfn).into()));
-            } else if self.cache.is_dirty(pfn) {
-                nr_dirty += 1;
-                // Activated: an immediate retry would most likely fail again.
-                scan.scratch.putback.push((pfn, Placement::Active));
-            } else {
-                self.make_candidate(pfn, cluster, scan);
+        scan.scratch.candidates.clear();
+        scan.scratch.nr_written = 0;
+        for nth in 0..scan.scratch.dirty.len() {
+            let pfn = scan.scratch.dirty[nth];
+            match self.clean(pfn, scan) {
+                Ok(()) => self.make_candidate(pfn, cluster, scan),
+                Err(place) => scan.scratch.putback.push((pfn, place)),
             }
         }
-        nr_dirty
+        scan.scratch.nr_written
     }
 
-    /// Records why `nr_dirty` pages are dirty after their write-back.
-    fn note_unwritten(&self, written: WriteBackOutcome, nr_dirty: u64, outcome: &mut Outcome) {
-        // Their logs have to be asked first, by a thread that holds no page isolated.
-        let nr_held_up = written.held_up.len() as u64;
-        outcome.nr_wal_blocked += nr_held_up;
-        outcome.nr_write_failed += written.nr_failed;
-        // The others are latched, or were written to meanwhile.
-        let explained = nr_held_up + written.nr_failed + written.nr_no_slot;
-        outcome.nr_borrowed += nr_dirty.saturating_sub(explained);
-        if let Some(error) = written.first_error {
-            (0..written.nr_failed).for_each(|_| self.note_write_failed(&error));
-            outcome.write_error = Some(error);
+    /// Writes a dirty page back; returns its placement if that fails.
+    fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
+        let woken = &mut scan.scratch.evict.woken;
+        match self.cache.try_write_back(pfn, woken) {
+            // This thread has isolated it, so no other can await it.
+            Ok(WrittenBack::Written | WrittenBack::Awaited(_)) => {
+                self.stats.nr_vmscan_write.add(1);
+                scan.scratch.nr_written += 1;
+                debug_assert!(
+                    scan.scratch.nr_written <= scan.scratch.isolated.len() as u64,
+                    "{pfn}: more pages were written back than isolated"
+                );
+                Ok(())
+            }
+            // A page whose latch is held will not be evicted.
+            Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
+            // Its log has to be asked first, by a thread that holds no page isolated.
+            Ok(WrittenBack::HeldUp) => {
+                scan.outcome.nr_wal_blocked += 1;
+                Err(Placement::Active)
+            }
+            // No free swap slot: it stays.
+            Ok(WrittenBack::NoSlot) => Err(Placement::Active),
+            Err(error) => {
+                self.note_write_failed(&error);
+                scan.outcome.nr_write_failed += 1;
+                scan.outcome.write_error = Some(error);
+                // Activated: an immediate retry would most likely fail again.
+                Err(Placement::Active)
+            }
         }
     }
 

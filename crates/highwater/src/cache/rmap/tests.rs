@@ -250,6 +250,14 @@ fn tables_agree_with_a_map() {
             assert!(at_once.is_none_or(|entry| entry.pfn() == want.flatten()));
             assert_eq!(table.is_hole(page), want == Some(None));
         }
+        // Behind the end.
+        for page in [len, len + 1, 2 * len + 512, u64::MAX] {
+            assert_eq!(
+                (table.get(page), table.is_hole(page)),
+                (Entry::ABSENT, false)
+            );
+            table.touch(page, Entry::ABSENT);
+        }
     }
 }
 
