@@ -369,8 +369,9 @@ impl Leaves {
     fn set(&self, usage: &mut UsedNodes, index: u64, below: u32, place: LeafPlace) {
         let (word, node) = self.place(index, below);
         let before = LeafPlace::of(word.load(Ordering::Relaxed));
-        // Relaxed: see the module.
-        word.store(place.word(), Ordering::Relaxed);
+        // Release. Pairs with: the fence of `look`: the page may have been one of holes before. A
+        // thread that came to it then, and reads this zero, finds the version changed.
+        word.store(place.word(), Ordering::Release);
         let Some(node) = node else {
             return;
         };

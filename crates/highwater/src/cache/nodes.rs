@@ -7,8 +7,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Places of a node and entries of a leaf, as a power of two.
 pub(super) const NODE_SHIFT: u32 = WORDS_OF_PAGE.ilog2();
-/// Pages of the first chunk, which is reached by a load less. Chosen: 256 MiB of address space.
-const FIRST_CHUNK: usize = if cfg!(loom) { 16 } else { 1 << 16 };
+/// Pages of the first chunk, which is reached by a load less. Chosen: 16 MiB of address space, for
+/// systems and limits that charge it, and the entries of 8 GiB.
+const FIRST_CHUNK: usize = if cfg!(loom) { 16 } else { 1 << 12 };
 /// Unused pages that keep their memory. Chosen: pages that come and go in turn cost no system call.
 const SPARE_MAX: usize = if cfg!(loom) { 0 } else { 64 };
 

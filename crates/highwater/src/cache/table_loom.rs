@@ -122,3 +122,29 @@ fn a_leaf_comes_once_for_threads_that_install_at_once() {
         assert_eq!(table.nr_nodes(), 0);
     });
 }
+
+#[test]
+fn a_hole_stays_one_while_its_page_becomes_a_node() {
+    // Goal: as above, where the page of the holes' leaf comes back as a node, and goes again.
+    // Method: a subtree of holes is completed while a leaf of the other one comes and goes.
+    model(|| {
+        let table = Arc::new(PageTable::new(16, 2));
+        table.punch(4..5, |_, _| ());
+        let punches = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                table.punch(4..8, |page, _| panic!("page {page} was not in use"));
+            })
+        };
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                install(&table, 0, PFN);
+                assert!(table.clear(0, PFN, Left::Absent).is_some());
+            })
+        };
+        assert!(table.is_hole(4));
+        punches.join().unwrap();
+        other.join().unwrap();
+    });
+}
