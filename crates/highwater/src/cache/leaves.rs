@@ -38,6 +38,7 @@ static LEAVES_LOCK: LockClass = LockClass::new("leaves", Rank::Leaf);
 /// Most places of the root, as a power of two: enough for leaves of 512 GiB. Chosen: 2 MiB of
 /// places, of which the system commits what is used.
 const ROOT_SHIFT: u32 = if cfg!(loom) { 2 } else { 18 };
+
 /// What a place holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeafPlace {
@@ -199,37 +200,29 @@ impl Leaves {
     /// says. `None` for holes, and for nothing.
     #[inline]
     pub(super) fn word(&self, index: u64, slot: usize) -> Option<&AtomicU64> {
-        let mut below = self.below_root;
-        // Relaxed, all: see the module. A thread that is told of an entry finds the way to it.
-        let mut word = self.root.get(root_slot(index >> below))?;
-        // Terminates: `below` falls.
-        while below > 0 {
-            let LeafPlace::Node(id) = LeafPlace::of(word.load(Ordering::Relaxed)) else {
-                return None;
-            };
-            below -= NODE_SHIFT;
-            word = self.nodes.word(id, slot_of(index >> below))?;
+        match self.walk(index).place {
+            LeafPlace::Node(id) => self.nodes.word(id, slot),
+            LeafPlace::Nothing | LeafPlace::Holes => None,
         }
-        let LeafPlace::Node(id) = LeafPlace::of(word.load(Ordering::Relaxed)) else {
-            return None;
-        };
-        self.nodes.word(id, slot)
     }
 
     /// Returns where a walk for a leaf ends: at the leaf, or where there is none. Exact under the
-    /// lock.
+    /// lock; without it a hint, also for a leaf behind the end.
+    #[inline]
     fn walk(&self, index: u64) -> Walked {
+        // Relaxed: under the lock, or see the module. A thread that is told of an entry finds the
+        // way to it.
+        let read = |word: &AtomicU64| LeafPlace::of(word.load(Ordering::Relaxed));
         let mut below = self.below_root;
-        // Relaxed, all: under the lock, or a hint.
-        let mut place = LeafPlace::of(self.root[root_slot(index >> below)].load(Ordering::Relaxed));
+        let word = self.root.get(root_slot(index >> below));
+        let mut place = word.map_or(LeafPlace::Nothing, read);
+        // Terminates: `below` falls.
         while below > 0
             && let LeafPlace::Node(id) = place
         {
             below -= NODE_SHIFT;
             let word = self.nodes.word(id, slot_of(index >> below));
-            place = word.map_or(LeafPlace::Nothing, |it| {
-                LeafPlace::of(it.load(Ordering::Relaxed))
-            });
+            place = word.map_or(LeafPlace::Nothing, read);
         }
         Walked { place, below }
     }
@@ -261,9 +254,7 @@ impl Leaves {
 
     /// As [`hold`](Self::hold), but `Nothing` is no hint.
     pub(super) fn hold_or_lock(&self, index: u64) -> HeldLeaf<'_> {
-        if let LeafPlace::Node(id) = self.walk(index).place
-            && let Some(hold) = self.hold_of(id, index)
-        {
+        if let Some(hold) = self.hold_at_once(index) {
             return HeldLeaf::Leaf(hold);
         }
         let _usage = self.usage.lock();
@@ -294,9 +285,7 @@ impl Leaves {
 
     /// Takes a hold of a leaf, which is made if it is not there. Not of holes.
     pub(super) fn hold_or_make(&self, index: u64) -> Option<LeafHold<'_>> {
-        if let LeafPlace::Node(id) = self.walk(index).place
-            && let Some(hold) = self.hold_of(id, index)
-        {
+        if let Some(hold) = self.hold_at_once(index) {
             return Some(hold);
         }
         let mut usage = self.usage.lock();
@@ -316,6 +305,14 @@ impl Leaves {
                 let hold = self.hold_of(id, index);
                 HeldLeaf::Leaf(hold.expect("a linked leaf stays under the lock"))
             }
+        }
+    }
+
+    /// Takes a hold of a leaf, if a walk comes to it.
+    fn hold_at_once(&self, index: u64) -> Option<LeafHold<'_>> {
+        match self.walk(index).place {
+            LeafPlace::Node(id) => self.hold_of(id, index),
+            LeafPlace::Nothing | LeafPlace::Holes => None,
         }
     }
 

@@ -217,8 +217,18 @@ impl Reclaim {
     /// Evicts the candidates, puts back what is to stay, and frees frames: of the pages that the
     /// thread has counted as isolated, it holds `count` no more.
     fn evict_and_settle(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>, count: u64) {
+        let nr_in_hand = scan.scratch.candidates.len() + scan.scratch.putback.len();
         self.evict_candidates(cluster, scan);
         let (lruvec, scratch) = (cluster.lruvec, &mut scan.scratch);
+        debug_assert_eq!(
+            scratch.putback.len() + scratch.evict.evicted.len(),
+            nr_in_hand,
+            "each page in hand is put back or evicted"
+        );
+        debug_assert!(
+            nr_in_hand as u64 <= count,
+            "more pages are settled than this thread has counted"
+        );
         let count_moved = |place: Placement, from| {
             let is_moved =
                 |(pfn, to): &&(Pfn, Placement)| *to == place && self.side_of(*pfn) == from;
@@ -235,10 +245,6 @@ impl Reclaim {
             let stays = scratch.putback.iter().map(|(pfn, _)| *pfn);
             scratch.seen.held.extend(stays);
         }
-        debug_assert!(
-            (scratch.putback.len() + scratch.evict.evicted.len()) as u64 <= count,
-            "more pages are settled than this thread has counted"
-        );
         self.put_back_all(cluster, scratch);
         let evicted = scratch.evict.evicted.len() as u64;
         let freed = self.free_evicted(&mut scratch.evict);
@@ -443,7 +449,19 @@ impl Reclaim {
                 Err(place) => scan.scratch.putback.push((pfn, place)),
             }
         }
-        scan.scratch.nr_written
+        let Scratch {
+            candidates,
+            putback,
+            dirty,
+            nr_written,
+            ..
+        } = &scan.scratch;
+        debug_assert_eq!(
+            candidates.len() + putback.len(),
+            dirty.len(),
+            "each dirty page is put back or a candidate"
+        );
+        *nr_written
     }
 
     /// Writes a dirty page back; returns its placement if that fails.
