@@ -37,7 +37,7 @@ pub(crate) fn quick_cache() -> impl Reader + 'static {
         cache.insert(page, Arc::new(content(page)));
     }
     assert_eq!(cache.len(), COUNT as usize);
-    Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")))
+    Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")[..]))
 }
 
 /// moka, with the policy whose hits cost less; a bounded cache records its reads with either.
@@ -55,7 +55,7 @@ pub(crate) fn moka() -> impl Reader + 'static {
     }
     cache.run_pending_tasks();
     assert_eq!(cache.entry_count(), u64::from(COUNT));
-    Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")))
+    Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")[..]))
 }
 
 /// foyer's cache in memory, with the policy whose hits take a shard's lock shared, not exclusive,
